@@ -3,7 +3,7 @@
 #   docker build -t modelyard/serving .
 #   docker run -p 8500:8500 -p 8501:8501 -v "$PWD/repository:/models" modelyard/serving
 #
-# Other targets: serving-full (adds the TensorFlow and OpenVINO backends), training, loadtest.
+# Other targets: serving-gpu (CUDA), serving-full (adds the TensorFlow and OpenVINO backends), training, loadtest.
 ARG BASE=python:3.11-slim-bookworm
 
 # ---- stage one: the wheel -------------------------------------------------------------------------------------------
@@ -51,6 +51,10 @@ COPY --from=core /wheel /core
 #   --build-arg SERVING_EXTRAS=serving,remote,access
 ARG SERVING_EXTRAS=serving
 RUN sh /tools/make_environment.sh "${SERVING_EXTRAS}"
+
+FROM tools AS serving-gpu-environment
+COPY --from=core /wheel /core
+RUN sh /tools/make_environment.sh gpu
 
 FROM tools AS serving-full-environment
 COPY --from=core /wheel /core
@@ -106,6 +110,12 @@ ENV MODEL_BASE_PATH=/models
 EXPOSE 8500 8501
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 CMD ["python", "/opt/healthcheck.py"]
 ENTRYPOINT ["python", "-m", "modelyard.serving", "--port=8500", "--rest_api_port=8501"]
+
+# CUDA and cuDNN come with NVIDIA's packages; the driver is the host's: docker run --gpus all.
+FROM server AS serving-gpu
+COPY --from=serving-gpu-environment /opt/modelyard /opt/modelyard
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+ENTRYPOINT ["python", "-m", "modelyard.serving", "--port=8500", "--rest_api_port=8501", "--device=cuda"]
 
 FROM server AS serving-full
 COPY --from=serving-full-environment /opt/modelyard /opt/modelyard

@@ -45,6 +45,7 @@ def test_version() -> None:
         ([], "--model_base_path is required"),
         (["--model_base_path=models"], "to have an absolute path"),
         (["--model_base_path=/x", "--port=0", "--rest_api_port=0"], "expected at least one port"),
+        (["--model_base_path=/x", "--device=openvino:TPU"], "--device=openvino:TPU; OpenVINO finds"),
         (["--model_base_path=/x", "--port=70000"], "expected a port from 0 to 65535"),
         (["--model_base_path=/x", "--enable_batching=maybe"], "expected true or false"),
         (["--model_base_path=/x", "--batching_parameters_file=/b"], "without setting --enable_batching"),
@@ -91,6 +92,14 @@ def test_a_unix_socket(models: Path, tmp_path: Path) -> None:
         text = config_text(model_text("other", models / "other"))
         assert reload_config(server, text, address=f"unix:{path}") == ("OK", "")
         assert ask(server, "other") == 3.0
+
+
+@pytest.mark.parametrize("flags", [[], ["--probe_loads"]])
+def test_a_device(models: Path, tmp_path: Path, flags: list[str]) -> None:
+    given = ["--device=openvino:CPU", *flags]
+    with serve(models / "model", model="model", log_dir=tmp_path, flags=given) as server:
+        assert ask(server, "model") == 2.0
+        assert "with openvino on openvino:CPU" in server.log_text()
 
 
 def test_channel_arguments_reach_grpc(models: Path, tmp_path: Path) -> None:

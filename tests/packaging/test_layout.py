@@ -118,7 +118,7 @@ def test_constraints_name_every_dependency() -> None:
     assert named is not None
     lists = [
         project["project"]["dependencies"],
-        *(extras[name] for name in named[1].split(",")),
+        *(extras[name] for name in (*named[1].split(","), "server")),
         *project["dependency-groups"].values(),
     ]
     wanted = {_normal(re.split(r"[\[<>=;!~ ]", item)[0]) for items in lists for item in items} - {"modelyard"}

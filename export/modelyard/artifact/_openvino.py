@@ -22,25 +22,27 @@ def openvino_core() -> Any:
     return openvino.Core()
 
 
-def openvino_settings(*, bfloat16: bool, threads: int, requests: int = 1) -> dict[Any, Any]:
-    """What graphs are compiled with on the CPU, by the exporter and by the server.
+def openvino_settings(*, bfloat16: bool, threads: int, requests: int = 1, device: str = "CPU") -> dict[Any, Any]:
+    """What graphs are compiled with, by the exporter and by the server.
 
     Floats are computed in bfloat16 if so asked, else in float32 also where the CPU could do bfloat16. So many requests
-    run at the same time, each with so many threads.
+    run at the same time, on the CPU each with so many threads.
     """
     import openvino
 
     hint = openvino.properties.hint
-    return {
+    settings = {
         hint.inference_precision(): openvino.Type.bf16 if bfloat16 else openvino.Type.f32,
         # Accuracy also keeps matrix products with compressed weights from quantizing their inputs.
         hint.execution_mode(): hint.ExecutionMode.PERFORMANCE if bfloat16 else hint.ExecutionMode.ACCURACY,
         hint.performance_mode(): hint.PerformanceMode.LATENCY,
-        # Threads tied to cores would all be tied to the same ones, model after model.
-        hint.enable_cpu_pinning(): False,
         openvino.properties.num_streams(): requests,
-        openvino.properties.inference_num_threads(): threads * requests,
     }
+    if device == "CPU":
+        # Threads tied to cores would all be tied to the same ones, model after model.
+        settings[hint.enable_cpu_pinning()] = False
+        settings[openvino.properties.inference_num_threads()] = threads * requests
+    return settings
 
 
 def copy_openvino(tensor: Any) -> npt.NDArray[Any]:

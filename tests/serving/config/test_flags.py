@@ -162,6 +162,7 @@ def test_options_made_without_flags_have_the_flags_defaults() -> None:
         ("--model_base_path=nothing://bucket/m", "not on a file system that is known here"),
         ("--prt=1", "Did you mean --port?"),
         ("--model_nam=x", "Did you mean --model_name?"),
+        ("--device=gpu", "--device=gpu; expected cpu, cuda"),
     ],
 )
 def test_values_that_make_no_sense(flag: str, message: str) -> None:
@@ -180,6 +181,14 @@ def test_the_three_parallelism_flags_exclude_each_other() -> None:
     with pytest.raises(ConfigurationError, match="are all set"):
         parse(*flags)
     assert parse(*flags[:2]).threads == 2
+
+
+@pytest.mark.parametrize("other", ["--runtime=litert", "--prefer_tflite_model"])
+def test_a_device_and_another_runtime_exclude_each_other(other: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"--device=openvino:CPU is for openvino, and {other} is set"):
+        parse("--device=openvino:CPU", other)
+    assert parse("--device=openvino:CPU", "--runtime=openvino").load.device == "openvino:CPU"
+    assert parse().load.device == "cpu"
 
 
 def test_channel_arguments() -> None:

@@ -201,6 +201,15 @@ def test_a_runtime_without_a_file_is_refused(version, files: str, asked) -> None
         load_servable("half", 1, version(files), LoadOptions(runtime=asked))
 
 
+def test_a_device_decides_on_the_runtime(version) -> None:
+    path = version("ols")
+    servable = load_servable("half", 1, path, LoadOptions(device="openvino:CPU"))
+    assert servable.backend.name == "openvino"
+    servable.close()
+    with pytest.raises(LoadError, match="computed on cuda, which is for onnxruntime: the runtime 'litert'"):
+        load_servable("half", 1, path, LoadOptions(device="cuda", runtime="litert"))
+
+
 def test_an_empty_directory_is_refused(version) -> None:
     with pytest.raises(LoadError, match="holds no model"):
         load_servable("half", 1, version(""), LoadOptions())

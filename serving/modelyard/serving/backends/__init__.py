@@ -2,6 +2,7 @@
 
 from modelyard.serving.backends._adapted import adapt
 from modelyard.serving.backends._base import Arrays, Backend
+from modelyard.serving.backends._devices import CPU, device_runtime, read_device
 from modelyard.serving.backends._litert import LitertBackend
 from modelyard.serving.backends._onnxruntime import OnnxRuntimeBackend
 from modelyard.serving.backends._openvino import OpenVinoBackend
@@ -25,6 +26,7 @@ from modelyard.serving.backends._tensorflow import TensorFlowBackend
 __all__ = [
     "Arrays",
     "Backend",
+    "CPU",
     "LitertBackend",
     "OnnxRuntimeBackend",
     "OpenVinoBackend",
@@ -38,9 +40,11 @@ __all__ = [
     "TensorFlowBackend",
     "adapt",
     "available_runtimes",
+    "device_runtime",
     "is_installed",
     "missing_runtime",
     "onnx_graphs",
+    "read_device",
     "read_meta_graph",
     "saved_model_of",
     "state_changes",

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from modelyard.artifact import Signature, onnx_options, onnx_signature
 from modelyard.errors import InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends._base import Arrays, failure
+from modelyard.serving.backends._devices import CPU, check_session, onnx_providers
 from modelyard.serving.backends._recurrent import check_values, recurrent_graphs
 from modelyard.serving.requests import without_paths
 
@@ -29,19 +30,21 @@ class OnnxRuntimeBackend:
     name = "onnxruntime"
     checks_shapes = True
 
-    def __init__(self, graphs: Mapping[str, Path], *, threads: int) -> None:
+    def __init__(self, graphs: Mapping[str, Path], *, threads: int, device: str = CPU) -> None:
         import onnxruntime
 
         options = onnx_options(threads)
         self._sessions: dict[str, InferenceSession] = {}
         #: Of each thread's calls, by which they can be ended.
         self._calls: dict[int, RunOptions] = {}
-        self.computes_in_caller = threads == 1
+        self.computes_in_caller = threads == 1 and device == CPU
         for graph, path in graphs.items():
             try:
                 session = onnxruntime.InferenceSession(
-                    str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=_WRONG_OPTIMIZERS
-                )
+                    str(path), options, providers=onnx_providers(device), disabled_optimizers=_WRONG_OPTIMIZERS,
+                    enable_fallback=0,
+                )  # fmt: skip
+                check_session(session, device)
             # onnxruntime's exceptions share no base class of their own: this is the boundary that maps them.
             except Exception as exc:
                 raise LoadError(f"onnxruntime cannot load {path}: {exc}") from exc

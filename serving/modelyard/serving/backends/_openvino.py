@@ -15,6 +15,7 @@ import numpy.typing as npt
 from modelyard.artifact import Signature, copy_openvino, openvino_core, openvino_settings
 from modelyard.errors import InternalError, InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends._base import Arrays, failure
+from modelyard.serving.backends._devices import CPU, openvino_device
 from modelyard.serving.backends._openvino_reader import OpenVinoGraph, read_onnx, read_saved_model, short_reason
 from modelyard.serving.backends._recurrent import check_values, recurrent_graphs
 
@@ -27,7 +28,7 @@ _INT32 = np.iinfo(np.int32)
 
 
 class OpenVinoBackend:
-    """OpenVINO on the CPU, in float32 whatever the CPU could do faster, unless told otherwise.
+    """OpenVINO, on the CPU if nothing else is said, in float32 whatever the CPU could do faster, unless told otherwise.
 
     Its source is ONNX files by graph name, or the directory of a SavedModel, which it reads without TensorFlow.
     Computation is in float32 (recent CPUs would else be given bfloat16) and int32: 64-bit integers beyond that range
@@ -46,13 +47,15 @@ class OpenVinoBackend:
         requests: int,
         tags: Sequence[str] = (),
         bfloat16: bool = False,
+        device: str = CPU,
     ) -> None:
         if isinstance(source, Path):
             read = read_saved_model(source, tags)
         else:
             read = {name: read_onnx(name, path) for name, path in source.items()}
-        settings = openvino_settings(bfloat16=bfloat16, threads=threads, requests=requests)
-        self._graphs = {name: _compile(name, graph, settings, requests) for name, graph in read.items()}
+        device = openvino_device(device)
+        settings = openvino_settings(bfloat16=bfloat16, threads=threads, requests=requests, device=device)
+        self._graphs = {name: _compile(name, graph, settings, requests, device) for name, graph in read.items()}
         self._recurrent = frozenset() if isinstance(source, Path) else recurrent_graphs(source)
         #: The graphs by name; of a SavedModel, the signatures that OpenVINO can serve.
         self.signatures: Mapping[str, Signature] = {name: graph.signature for name, graph in read.items()}
@@ -116,17 +119,19 @@ class _Compiled:
             self.requests.put(request)
 
 
-def _compile(name: str, graph: OpenVinoGraph, settings: Mapping[object, object], requests: int) -> _Compiled:
+def _compile(
+    name: str, graph: OpenVinoGraph, settings: Mapping[object, object], requests: int, device: str
+) -> _Compiled:
     import openvino
 
     # Each request serves one call at a time.
     pool: queue.SimpleQueue[openvino.InferRequest] = queue.SimpleQueue()
     try:
-        compiled = openvino_core().compile_model(graph.model, "CPU", settings)
+        compiled = openvino_core().compile_model(graph.model, device, settings)
         for _ in range(requests):
             pool.put(compiled.create_infer_request())
     except RuntimeError as exc:
-        raise LoadError(f"OpenVINO cannot compile graph {name!r}: {short_reason(exc)}.") from exc
+        raise LoadError(f"OpenVINO cannot compile graph {name!r} for {device}: {short_reason(exc)}.") from exc
     return _Compiled(inputs=graph.inputs, outputs=graph.outputs, requests=pool, tensor=openvino.Tensor)
 
 

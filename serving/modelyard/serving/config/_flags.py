@@ -11,6 +11,7 @@ from pathlib import Path
 
 from modelyard.artifact import Location, load_trusted_keys, locate
 from modelyard.errors import ConfigurationError
+from modelyard.serving.backends import device_runtime
 from modelyard.serving.config import _sagemaker
 from modelyard.serving.config._batching import BatchParameters, read_batch_parameters
 from modelyard.serving.config._cpus import available_cpus
@@ -64,6 +65,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
     _check_combinations(args)
     cpus = available_cpus()
     options = build(ServerOptions, args)
+    _check_device(args)
     _check_transport(args, options.transport)
     batching = _batching(args, cpus)
     repository = _repository(args, environment)
@@ -114,6 +116,15 @@ def _check_combinations(args: argparse.Namespace) -> None:
         raise ConfigurationError(f"--probe_memory_mb={args.probe_memory_mb} is for Linux only; leave it out here.")
     if args.probe_loads and not args.probe_timeout_seconds:
         raise ConfigurationError("--probe_timeout_seconds=0 would refuse every version; expected more than 0.")
+
+
+def _check_device(args: argparse.Namespace) -> None:
+    needed = device_runtime(args.device)
+    if needed is not None and (args.prefer_tflite_model or args.runtime not in ("", needed)):
+        other = "--prefer_tflite_model" if args.prefer_tflite_model else f"--runtime={args.runtime}"
+        raise ConfigurationError(
+            f"--device={args.device} is for {needed}, and {other} is set, too; expected one of the two."
+        )
 
 
 def _check_transport(args: argparse.Namespace, transport: str) -> None:

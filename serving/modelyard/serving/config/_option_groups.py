@@ -10,7 +10,7 @@ from typing import Literal
 
 from modelyard.artifact import PRECISIONS, TrustedKey
 from modelyard.errors import ConfigurationError
-from modelyard.serving.backends import RUNTIMES, Runtime
+from modelyard.serving.backends import CPU, RUNTIMES, Runtime, read_device
 from modelyard.serving.config._flag import Flag, flag, milliseconds, path_or_none, same, set_by, upstream
 
 InsecureAdmin = Literal["", "loopback", "anywhere"]
@@ -142,6 +142,7 @@ class LoadOptions:
     Attributes:
         runtime: Use this runtime and no other; None for the manifest's choice, or else the first that is installed and
             has a file to run: openvino only where no other is.
+        device: Where models are computed; any but the CPU decides on the runtime.
         precision: Use files of this precision; None for the manifest's choice for the runtime, or else float32.
         threads: Intra-op threads of a runtime; None for the manifest's choice for
             it, as far as this machine has them, or else one.
@@ -165,6 +166,12 @@ class LoadOptions:
     runtime: Runtime | None = flag(
         "runtime", "", "use this runtime and no other (default: the manifest's choice)",
         choices=RUNTIMES, read=_or_none,
+    )  # fmt: skip
+    device: str = flag(
+        "device", CPU,
+        "compute there: cpu, cuda or cuda:NUMBER (by onnxruntime-gpu), or openvino:NAME with OpenVINO's name of a "
+        "device, such as openvino:GPU; what is missing is an error, and nothing goes back to the CPU",
+        read=read_device,
     )  # fmt: skip
     precision: str | None = flag(
         "precision", "", "serve files of this precision (default: the manifest's choice for the runtime)",

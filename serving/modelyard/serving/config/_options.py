@@ -250,7 +250,7 @@ class ServerOptions:
 
 
 _NO_TENSORFLOW = "models run without TensorFlow's C++ server; nothing replaces it because nothing needs it"
-_NO_GPU = "the backends here run on the CPU"
+_NO_GPU = "a graphics card is used with --device alone, and its runtime takes the memory that it needs"
 
 FLAGS: tuple[Flag, ...] = (
     *flags_of(ServerOptions),
@@ -272,7 +272,7 @@ FLAGS: tuple[Flag, ...] = (
     ignored("remove_unused_fields_from_bundle_metagraph", True, "only signatures are ever read"),
     ignored("num_tflite_interpreters_per_pool", 1, "there is one pool; see --num_tflite_pools"),
     ignored("xla_cpu_compilation_enabled", False, _NO_TENSORFLOW),
-    ignored("xla_gpu_compilation_enabled", False, _NO_GPU),
+    ignored("xla_gpu_compilation_enabled", False, _NO_TENSORFLOW),
     ignored("thread_pool_factory_config_file", "", "see --tensorflow_session_parallelism"),
     ignored("mixed_precision", "", "export a variant of that precision instead; it is verified there"),
     ignored("skip_initialize_tpu", False, "there is no TPU backend"),

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.artifact import Signature, TrustedKey
+from modelyard.console import quiet_libraries
 from modelyard.errors import LoadError, ModelyardError
 from modelyard.serving.batching import shared_graphs
 from modelyard.serving.config import LoadOptions
@@ -38,6 +39,7 @@ def main(text: str) -> None:
     # What runtimes print is no answer.
     os.dup2(2, 1)
     threading.Thread(target=_end_with_the_server, daemon=True).start()
+    quiet_libraries()
     logging.basicConfig(level=logging.WARNING)
     os.nice(_NICENESS)
     job = json.loads(text)

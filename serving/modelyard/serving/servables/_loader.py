@@ -24,6 +24,7 @@ from modelyard.artifact import (
 )
 from modelyard.errors import LoadError
 from modelyard.serving.backends import (
+    CPU,
     RUNTIME_FILES,
     RUNTIME_FORMATS,
     SAVED_MODEL_NAME,
@@ -37,6 +38,7 @@ from modelyard.serving.backends import (
     TensorFlowBackend,
     adapt,
     available_runtimes,
+    device_runtime,
     is_installed,
     missing_runtime,
     onnx_graphs,
@@ -70,8 +72,9 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
     runtime = _choose(path, manifest, options)
     plan = _plan(path, manifest, runtime, options)
     files = format_key(RUNTIME_FORMATS[runtime], plan.precision)
-    _LOG.info("%s: %s with %s, %d thread(s)", path, files, runtime, plan.threads)
-    backend = _load_backend(path, runtime, plan)
+    place = "" if options.device == CPU else f" on {options.device}"
+    _LOG.info("%s: %s with %s%s, %d thread(s)", path, files, runtime, place, plan.threads)
+    backend = _load_backend(path, runtime, plan, options.device)
     try:
         signatures = _signatures(path, backend, manifest, plan)
         definitions = _definitions(path, signatures, backend, options)
@@ -132,15 +135,22 @@ def _choose(path: Path, manifest: Manifest | None, options: LoadOptions) -> Runt
             f"{path} holds no model: expected {SAVED_MODEL_NAME}, {TFLITE_NAME}, {TRITON_ONNX}, {ONNX_FOLDER}/*.onnx "
             f"or {TRITON_SAVED_MODEL}/. Export one with: modelyard export"
         )
-    if options.runtime is not None:
-        if options.runtime not in available:
+    needed = device_runtime(options.device)
+    if needed is not None and options.runtime not in (None, needed):
+        raise LoadError(
+            f"{path} cannot be computed on {options.device}, which is for {needed}: the runtime {options.runtime!r} "
+            "was asked for (by --runtime, or by the model_platform of its configuration). Leave out one of the two."
+        )
+    asked = options.runtime or needed
+    if asked is not None:
+        if asked not in available:
             raise LoadError(
-                f"{path} has no file for the runtime {options.runtime!r} that was asked for (by --runtime, or by the "
-                f"model_platform of its configuration); it can be served by {' or '.join(available)}."
+                f"{path} has no file for the runtime {asked!r} that was asked for (by --runtime, by --device, or by "
+                f"the model_platform of its configuration); it can be served by {' or '.join(available)}."
             )
-        if not is_installed(options.runtime):
-            raise missing_runtime(path, options.runtime, [each for each in available if is_installed(each)])
-        return options.runtime
+        if not is_installed(asked):
+            raise missing_runtime(path, asked, [each for each in available if is_installed(each)])
+        return asked
     wanted = None if manifest is None else manifest.runtime
     ranked = [wanted, *(() if manifest is None else (choice.runtime for choice in manifest.choices))]
     preferred = [runtime for runtime in available if runtime != "openvino" or "openvino" in ranked]
@@ -208,7 +218,7 @@ def _has_files(path: Path, format: str, precision: str) -> bool:
     return place.is_file() or any(place.glob("*.onnx"))
 
 
-def _load_backend(path: Path, runtime: Runtime, plan: _Plan) -> Backend:
+def _load_backend(path: Path, runtime: Runtime, plan: _Plan, device: str) -> Backend:
     if runtime == "litert":
         file = path / format_path("tflite", plan.precision)
         return LitertBackend(file, threads=plan.threads, interpreters=plan.interpreters)
@@ -216,13 +226,14 @@ def _load_backend(path: Path, runtime: Runtime, plan: _Plan) -> Backend:
         return TensorFlowBackend(saved_model_of(path) or path, threads=plan.threads, tags=plan.tags)
     graphs = onnx_graphs(path, plan.precision)
     if runtime == "onnxruntime":
-        return OnnxRuntimeBackend(graphs, threads=plan.threads)
+        return OnnxRuntimeBackend(graphs, threads=plan.threads, device=device)
     return OpenVinoBackend(
         graphs or saved_model_of(path) or path,
         tags=plan.tags,
         threads=plan.threads,
         requests=plan.interpreters,
         bfloat16=plan.precision == "bfloat16",
+        device=device,
     )
 
 
