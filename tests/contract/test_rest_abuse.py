@@ -77,6 +77,7 @@ CASES: dict[str, tuple[str, bytes, dict[str, str], int, str]] = {
     "half a pair in index": ("/v2/repository/index", b'{"ready":"\\ud800"}', {}, 400, HALF_PAIR),
     "gzip of blanks": (f"{V1}:predict", packed(b'{"instances":[1]}', b" " * 50_000_000), GZIP, 200, ""),
     "gzip of numbers": (f"{V1}:predict", packed(b'{"instances":[1', b",1" * 20_000_000, b"]}"), GZIP, 413, "values"),
+    "gzip of strings": (f"{V1}:predict", packed(b'{"instances":[""', b',""' * 2_000_000, b"]}"), GZIP, 413, "strings"),
     "gzip of commas": (f"{V1}:predict", packed(b'{"instances":["', b"," * 20_000_000, b'"]}'), GZIP, 400, "String"),
 }  # fmt: skip
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import numpy as np
 import pytest
 
 from modelyard.artifact import Signature, TensorSpec
-from modelyard.errors import InvalidInputError, InvalidRequestError, UnsupportedError
+from modelyard.errors import InvalidInputError, InvalidRequestError, RequestTooLargeError, UnsupportedError
+from modelyard.serving.handlers.rest import _json, _tensors
 from modelyard.serving.handlers.rest._predict import inputs_of, parse_body, predict_answer
 
 
@@ -279,3 +281,39 @@ ANSWERS_REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_answers_refused(outputs: dict[str, Any], fragment: str) -> None:
     with pytest.raises(InvalidRequestError, match=fragment):
         predict_answer(outputs, "row")
+
+
+def test_strings_are_left_out_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_json, "_SLICE", 3)
+    deep, rng = "[" * 101, random.Random(25)
+    for _ in range(300):
+        text = "".join(rng.choice('"\\[],a') for _ in range(rng.randrange(12)))
+        quoted = json.dumps(text)
+        assert parse(f'{{"k": {json.dumps(text + deep)}, "instances": [{quoted}]}}', x="string")["x"] == [text.encode()]
+        with pytest.raises(InvalidRequestError, match="nested deeper than 100 levels"):
+            parse(f'{{"k": {quoted}, "instances": {deep}', x="string")
+
+
+def test_values_that_no_function_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_json, "_MAX_PLAIN", 8)
+    # The two keys are strings, and instances is a list.
+    check('{"signature_name": "", "instances": [' + ",".join(["1"] * 20) + "]}", [1] * 20, x="int32")
+    check('{"instances": ["a", "b", "c", "d", "e", "f"]}', [each.encode() for each in "abcdef"], x="string")
+    for each in ('""', "null", "true", "false", "[]"):
+        with pytest.raises(RequestTooLargeError, match="more than 8 strings, lists, nulls and booleans"):
+            parse('{"instances": [' + ",".join([each] * 9) + "]}", x="string")
+
+
+def test_long_lists_of_numbers_are_read_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_tensors, "_SLICE", 4)
+    for dtype, values in (("uint64", [2**64 - 1, 0] * 5), ("float64", [1, 2.5, -1e300] * 3), ("int8", [300] * 9)):
+        wrapped = np.array(values, np.int64).astype(np.int8) if dtype == "int8" else values
+        check(json.dumps({"instances": values}), wrapped, x=dtype)
+    with pytest.raises(InvalidInputError, match=r"element: 8 of 'instances' list.*JSON Value: -1 Type: Number"):
+        parse(json.dumps({"instances": [1] * 8 + [-1]}), x="uint64")
+
+
+def test_long_strings_are_quoted_in_part() -> None:
+    with pytest.raises(InvalidInputError, match=r'JSON Value: "a{255}\.\.\. Type'):
+        parse(json.dumps({"instances": ["a" * 1000]}), x="int32")
+    assert _json.quote({"a": [1, 1e400, None, True, "\u00e9"]}) == '{"a": [1, Infinity, null, true, "\\u00e9"]}'

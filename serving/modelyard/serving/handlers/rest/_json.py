@@ -1,6 +1,7 @@
 """JSON text to Python values, with the rules and limits of a public server.
 
-Numbers and objects go through functions of Python: while ``json`` reads a large body, other threads get their turn.
+Numbers and objects go through functions of Python, and texts are searched slice by slice: while a large body is read,
+other threads get their turn.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -24,7 +25,6 @@ _REASONS = {
 }
 #: A string, or the rest of the text where it does not end. It matches wherever it begins, and never steps back.
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
-_STRING_BYTES = re.compile(_STRING.encode(), re.DOTALL)
 _STRING_OR_INF = re.compile(f"({_STRING})|(?<![A-Za-z])Inf(?![A-Za-z])", re.DOTALL)
 #: An escape; the second group holds half of a surrogate pair, which is no character.
 _ESCAPE = re.compile(
@@ -32,9 +32,12 @@ _ESCAPE = re.compile(
 )
 #: Fewer digits than this are never beyond the range of a double.
 _SURELY_FINITE = 300
-_CHUNK = 1 << 20
+#: How much is searched while no other thread has its turn: well below a millisecond.
+_SLICE = 1 << 17
 #: Some seconds of a thread. 40 kB of gzip may hold 20 million numbers, which are within the limit for bytes.
 MAX_VALUES = 1 << 24
+#: The same for values that no function of Python reads: nobody else has a turn, for some 100 ms.
+_MAX_PLAIN = 1 << 20
 _MAX_QUOTE = 256
 
 
@@ -98,18 +101,19 @@ def _first_wins(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _check_cost(body: bytes, max_depth: int) -> None:
     """Refuses deep nesting and too many values before they are parsed; costs three counts for ordinary bodies."""
-    if body.count(b"[") + body.count(b"{") <= max_depth and body.count(b",") < MAX_VALUES:
+    slices = range(0, len(body), _SLICE)
+    brackets = sum(body.count(b"[", at, at + _SLICE) + body.count(b"{", at, at + _SLICE) for at in slices)
+    commas = sum(body.count(b",", at, at + _SLICE) for at in slices)
+    if brackets <= max_depth and commas < _MAX_PLAIN:
         return
-    plain = _STRING_BYTES.sub(b"", body)
-    if plain.count(b",") >= MAX_VALUES:
-        raise RequestTooLargeError(
-            f"The JSON text has more than {MAX_VALUES} values; send fewer rows per request, or use gRPC."
-        )
-    characters, depth = np.frombuffer(plain, dtype=np.uint8), 0
-    for start in range(0, len(plain), _CHUNK):
-        part = characters[start : start + _CHUNK]
-        opens = (part == ord("[")) | (part == ord("{"))
-        closes = (part == ord("]")) | (part == ord("}"))
+    values, plain, depth = 1, 0, 0
+    for part in _outside_strings(body):
+        values += part.count(b",")
+        # Strings, lists, null and true, false.
+        plain += sum(part.count(each) for each in (b'"', b"[", b"u", b"f"))
+        characters = np.frombuffer(part, dtype=np.uint8)
+        opens = (characters == ord("[")) | (characters == ord("{"))
+        closes = (characters == ord("]")) | (characters == ord("}"))
         steps = np.cumsum(opens[opens | closes].astype(np.int32) * 2 - 1)
         if len(steps):
             if depth + int(steps.max()) > max_depth:
@@ -118,17 +122,45 @@ def _check_cost(body: bytes, max_depth: int) -> None:
                     "A tensor needs one level per dimension."
                 )
             depth += int(steps[-1])
+    for count, limit, what in (
+        (values, MAX_VALUES, "values"),
+        (plain, _MAX_PLAIN, "strings, lists, nulls and booleans"),
+    ):
+        if count > limit:
+            raise RequestTooLargeError(
+                f"The JSON text has more than {limit} {what}; send fewer rows per request, or use gRPC."
+            )
+
+
+def _outside_strings(body: bytes) -> Iterator[bytes]:
+    """A text with each string as one quotation mark, slice by slice."""
+    start, inside = 0, 0
+    while start < len(body):
+        part = body[start : start + _SLICE]
+        # No escape is cut in two.
+        if (len(part) - len(part.rstrip(b"\\"))) % 2:
+            part = part[:-1] or part
+        start += len(part)
+        pieces = part.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        yield b'"'.join(pieces[inside::2])
+        inside = (inside + len(pieces) - 1) % 2
 
 
 def _check_escapes(text: str, end: int) -> None:
     """Refuses escapes of half a surrogate pair, as upstream does: they are no characters."""
-    if "\\ud" not in text and "\\uD" not in text:
+    halves = ("\\ud", "\\uD")
+    if all(text.find(half, at, at + _SLICE + 2) < 0 for at in range(0, end, _SLICE) for half in halves):
         return
-    for match in _ESCAPE.finditer(text, 0, end):
+    at = text.find("\\", 0, end)
+    while at >= 0:
+        match = _ESCAPE.match(text, at, end)
+        if match is None:
+            return
         if match[2]:
             raise InvalidRequestError(
                 f"JSON Parse error: The surrogate pair in string is invalid. at offset: {match.start()}"
             )
+        at = text.find("\\", match.end(), end)
 
 
 def signature_in(document: Mapping[str, object]) -> str:
@@ -144,11 +176,29 @@ def signature_in(document: Mapping[str, object]) -> str:
 def quote(value: object) -> str:
     """A JSON value as error messages quote it, cut at 256 characters."""
     text = ""
-    for part in json.JSONEncoder().iterencode(value):
+    for part in _encoded(value):
         text += part
         if len(text) > _MAX_QUOTE:
             return text[:_MAX_QUOTE] + "..."
     return text
+
+
+def _encoded(value: object) -> Iterator[str]:
+    """The parts of a JSON text. Long strings are cut, for they are not quoted whole."""
+    if isinstance(value, dict):
+        yield "{"
+        for number, (key, item) in enumerate(value.items()):
+            yield (", " if number else "") + json.dumps(key[: _MAX_QUOTE + 1]) + ": "
+            yield from _encoded(item)
+        yield "}"
+    elif isinstance(value, list):
+        yield "["
+        for number, item in enumerate(value):
+            yield ", " if number else ""
+            yield from _encoded(item)
+        yield "]"
+    else:
+        yield json.dumps(value[: _MAX_QUOTE + 1] if isinstance(value, str) else value)
 
 
 def type_name(value: object) -> str:
