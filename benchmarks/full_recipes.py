@@ -29,7 +29,7 @@ def time_full(name: str) -> dict[str, Any]:
         What the page says of it; times in processor seconds.
     """
     data = load_fashion_mnist(allow_subset=False)
-    task = _make(name, data)
+    task = make(name, data)
     recipe = {**TASK_DEFAULTS, **task.recipe, **task.full_recipe}
     batch_size, epochs = recipe["batch_size"], recipe["epochs"]
     options = TrainerOptions(epochs=epochs, batch_size=batch_size, loop="step", seed=0)
@@ -63,10 +63,10 @@ def full_table(rows: Mapping[str, Mapping[str, Any]]) -> str:
         for name, full in timed.items()
     ]
     return f"""
-## The full recipes
+## How long the full recipes take
 
 What `modelyard train TASK --full` takes on two cores, in processor time of both, evaluation and pictures left out. It
-was not run to the end: some steps were timed, and their median multiplied. Measured beside other work, where the
+was not run for this table: some steps were timed, and their median multiplied. Measured beside other work, where the
 clock would have said more about that; on two idle cores a training takes between half this time and all of it.
 `transfer` is MobileNetV2 at its default size and with its default number of layers trained, for as many images as
 there are retinal scans of Kermany et al., {_RETINAL_SCANS:,}.
@@ -82,7 +82,13 @@ Made with `python -m benchmarks.results --full-times`.
 TASK_DEFAULTS: Mapping[str, Any] = {"batch_size": TrainerOptions().batch_size, "epochs": 10}
 
 
-def _make(name: str, data: FashionMnist) -> Task:
+def make(name: str, data: FashionMnist) -> Task:
+    """A task with its defaults; of ``transfer``, on rendered garments.
+
+    Args:
+        name: Of the task.
+        data: The full data set.
+    """
     if name == "transfer":
         # Weights of any value take the same time.
         return TransferTask(folder=rendered_folder(data), weights="none")

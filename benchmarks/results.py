@@ -10,7 +10,8 @@ reproduces, once for each of the seeds 0, 1, 2, ..., every one of them reported:
 after ten epochs the accuracy still moves by half a percent from epoch to epoch,
 so one seed alone shows luck. The same again with ``--ema-decay 0.999``.
 
-``--full-times`` times some steps of the training of each task's source instead.
+``--full-times`` times some steps of the training of each task's source instead, and
+``--full-runs FOLDER`` runs it to the end, below that folder: stopped, it goes on.
 
 It ends with exit code 1 where a task that it ran does not show what it must.
 """
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.full_recipes import full_table, time_full
+from benchmarks.full_runs import PUBLISHED, full_runs_table, run_full
 from benchmarks.pages import processor
 from benchmarks.task_results import RECIPES, measure
 from modelyard.training import EvalResult, ProgressBar, Trainer, TrainerOptions, TrainResult
@@ -55,16 +57,20 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--full-times", action="store_true", help="time some steps of the full recipes; leaves the rows as they are"
     )
+    parser.add_argument(
+        "--full-runs", type=Path, metavar="FOLDER", help=f"run the full recipes of {', '.join(PUBLISHED)} to their end"
+    )
     parser.add_argument("--output", type=Path, default=Path(__file__).parents[1].joinpath("docs", "results.md"))
     parser.add_argument("--rows", type=Path, default=Path(__file__).parents[1].joinpath("docs", "results.json"))
     parser.add_argument(
         "--machine-note", default="", help="what the page shall add about the machine, such as its load"
     )
     arguments = parser.parse_args(argv)
-    names = arguments.tasks or list(tasks())
-    unknown = set(names) - set(tasks())
+    known = PUBLISHED if arguments.full_runs else tasks()
+    names = arguments.tasks or list(known)
+    unknown = set(names) - set(known)
     if unknown:
-        parser.error(f"unknown task {', '.join(sorted(unknown))}; expected any of {', '.join(tasks())}")
+        parser.error(f"unknown task {', '.join(sorted(unknown))}; expected any of {', '.join(known)}")
     missed = []
     for name in names:
         print(name, flush=True)
@@ -72,6 +78,8 @@ def main(argv: list[str]) -> int:
         found: dict[str, Any]
         if arguments.full_times:
             found = {"full": time_full(name)}
+        elif arguments.full_runs:
+            found = {"full_run": run_full(name, arguments.full_runs)}
         elif name == "fashion":
             data = load_fashion_mnist(allow_subset=False)
             results = [_train(data, seed) for seed in range(arguments.runs)]
@@ -80,14 +88,15 @@ def main(argv: list[str]) -> int:
             found = fashion_row(results) | {"averaged": averaged}
         else:
             found = measure(name)
-        if not arguments.full_times:
+        own_row = "run" in found
+        if own_row:
             found["machine"] = machine(arguments.machine_note)
         # After each task: a later one that fails or is stopped takes no earlier row with it. And read only now:
         # another run may have written meanwhile.
         rows = json.loads(arguments.rows.read_text("utf-8")) if arguments.rows.exists() else {}
         rows[name] = rows.get(name, {}) | found
         write(arguments, rows, fashion_section(arguments.output) if section is None else section)
-        if arguments.full_times:
+        if not own_row:
             continue
         print(f"{name}: {rows[name]['measured']}; {rows[name]['seconds']:.0f} s", flush=True)
         if not rows[name]["reached"]:
@@ -106,7 +115,13 @@ def write(arguments: argparse.Namespace, rows: dict[str, Any], section: str) -> 
         section: The part about the runs of ``fashion``.
     """
     arguments.rows.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n", "utf-8")
-    parts = [table(rows), f"\n{START}\n{section}{END}\n", averaged_section(rows), full_table(rows)]
+    parts = [
+        table(rows),
+        f"\n{START}\n{section}{END}\n",
+        averaged_section(rows),
+        full_runs_table(rows),
+        full_table(rows),
+    ]
     arguments.output.write_text("".join(parts), "utf-8")
 
 

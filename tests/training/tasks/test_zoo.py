@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -103,7 +104,7 @@ BRIEF: dict[str, tuple[Callable[[FashionMnist], Task], Mapping[str, Any]]] = {
     "mlp": (lambda data: MlpTask(data=data), {"epochs": 6}),
     "nas": (lambda data: NasTask(data=data, images=400, child_steps=15, learning_rate=0.03), {"epochs": 4}),
     "siamese": (lambda data: SiameseTask(data=data), {"epochs": 3}),
-    "siamese_text": (lambda data: SiameseTextTask(pairs=8_000), {"epochs": 5}),
+    "siamese_text": (lambda data: SiameseTextTask(pairs=8_000), {}),
     "transfer": (lambda data: transfer_task(data), {"epochs": 8}),
     "vae": (lambda data: VaeTask(data=data, samples=5), {"epochs": 6}),
 }
@@ -214,13 +215,26 @@ def test_siamese_pairs_are_half_and_half(zoo: Callable[[str], Trained], subset: 
     assert ((partners == subset.test_labels) == (same == 1)).mean() > 0.999
 
 
-def test_siamese_text_tells_titles_that_it_never_saw(zoo: Callable[[str], Trained]) -> None:
-    """Better than an untrained distance, 0.65; a mean of the characters' vectors for the LSTM passes, too: 0.92."""
+class MeanOfCharacters(SiameseTextTask):
+    """The same without what the task is about: vectors of characters are averaged, whatever their order."""
+
+    def build(self) -> None:
+        super().build()
+        first, *_ = self.encoder.layers
+        self.encoder = keras.Sequential([self.encoder.inputs[0], first, keras.layers.GlobalAveragePooling1D()])
+
+
+def test_siamese_text_tells_titles_that_it_never_saw_and_needs_its_lstm(zoo: Callable[[str], Trained]) -> None:
+    """Fails where a mean of the characters' vectors stands for the LSTM: 0.69 as measured here, edit distance 0.67."""
     run = zoo("siamese_text")
     assert isinstance(run.task, SiameseTextTask)
     ((first, second, same),) = run.task.test.batches(InputRequest(batch_size=5_000), training=False)
     distance = edit_accuracy(first.numpy(), second.numpy(), same.numpy())
-    assert run.result.metrics["test_accuracy"] > distance + 0.05
+    mean = MeanOfCharacters(pairs=8_000)
+    without = Trainer(mean, options(mean, epochs=3)).run().metrics["test_accuracy"]
+    assert 0.6 < distance < 0.72
+    assert 0.6 < without < 0.72
+    assert run.result.metrics["test_accuracy"] > 0.78
 
 
 def test_siamese_text_s_titles_are_made_by_rule() -> None:

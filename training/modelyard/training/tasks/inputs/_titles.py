@@ -1,8 +1,9 @@
 """Job titles and other spellings of them, all made by rule: a small corpus for tasks on text. None is from a source.
 
-A title is a level, a field and a role, such as "senior software engineer". Another spelling of it comes by three rules,
-each at random: words are abbreviated ("sr software eng"), the role goes first ("engineer, senior software"), and a
-letter of one word is left out, doubled or swapped with the next ("senoir software engineer").
+A title is a field, a topic within it and a role, such as "sales training manager". Any of the fields can be the topic:
+the "training sales manager" is somebody else. Another spelling of a title comes by three rules, each at random: words
+are abbreviated ("sls training mgr"), the role goes first ("manager, sales training"), and a letter of one word is left
+out, doubled or swapped with the next ("slaes training manager").
 """
 
 from __future__ import annotations
@@ -16,16 +17,15 @@ import numpy.typing as npt
 Title = tuple[str, ...]
 
 _SHORT = {
-    "senior": "sr", "junior": "jr", "assistant": "asst", "associate": "assoc", "deputy": "dep", "principal": "princ",
-    "regional": "reg", "chief": "ch", "software": "sw", "network": "netw", "marketing": "mktg", "finance": "fin",
-    "quality": "qual", "security": "sec", "production": "prod", "research": "res", "logistics": "log", "sales": "sls",
-    "training": "trng", "engineer": "eng", "manager": "mgr", "developer": "dev", "director": "dir", "analyst": "anl",
+    "software": "sw", "network": "netw", "marketing": "mktg", "finance": "fin", "quality": "qual", "security": "sec",
+    "production": "prod", "research": "res", "logistics": "log", "sales": "sls", "training": "trng",
+    "engineer": "eng", "manager": "mgr", "developer": "dev", "director": "dir", "analyst": "anl",
     "administrator": "admin", "consultant": "cons", "supervisor": "supv", "specialist": "spec", "officer": "off",
 }  # fmt: skip
 _WORDS = tuple(_SHORT)
-#: Levels, fields and roles.
-_PLACES = (_WORDS[:8], _WORDS[8:19], _WORDS[19:])
-#: One title in so many is for the test alone.
+#: Fields, topics and roles.
+_PLACES = (_WORDS[:11], _WORDS[:11], _WORDS[11:])
+#: One title in so many is for the test alone, with the one that has its field and topic exchanged.
 _TEST_SHARE = 4
 _SEED = 20_16
 
@@ -35,7 +35,8 @@ def title_pairs(
 ) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_], npt.NDArray[np.float32]]:
     """Pairs of spellings, the same ones each time: of one title, and of two titles, in turn.
 
-    Half of the pairs of two titles differ in a single word. Titles of the test pairs are in no other pair.
+    Of the pairs of two titles, half differ in the order of field and topic alone, a quarter in a single word, and the
+    rest are any two. Titles of the test pairs are in no other pair.
 
     Returns:
         ``(first, second, same)``: strings ``[N]`` twice, and 1 for the same title, float32 ``[N]``.
@@ -49,7 +50,7 @@ def title_pairs(
         while number % 2 and (other == title or other not in known):
             # Anew: few titles are for the test, and one of them may have none beside it.
             title = draw.choice(titles)
-            other = _one_word_changed(title, draw) if number % 4 == 1 else draw.choice(titles)
+            other = _another(title, titles, number // 2, draw)
         pairs[number] = _spelling(title, draw), _spelling(other, draw)
     return pairs[:, 0], pairs[:, 1], (np.arange(count) % 2 == 0).astype(np.float32)
 
@@ -63,12 +64,19 @@ def title_spellings(titles: int, each: int) -> tuple[list[str], npt.NDArray[np.i
 
 
 def _titles(*, test: bool) -> list[Title]:
-    titles = list(itertools.product(*_PLACES))
+    titles = [title for title in itertools.product(*_PLACES) if title[0] < title[1]]
     random.Random(_SEED).shuffle(titles)
-    return [title for number, title in enumerate(titles) if (number % _TEST_SHARE == 0) == test]
+    mine = [title for number, title in enumerate(titles) if (number % _TEST_SHARE == 0) == test]
+    return [each for field, topic, role in mine for each in ((field, topic, role), (topic, field, role))]
 
 
-def _one_word_changed(title: Title, draw: random.Random) -> Title:
+def _another(title: Title, titles: list[Title], number: int, draw: random.Random) -> Title:
+    """A title that is not the same: the other way round, with one other word, or any."""
+    if number % 2:
+        field, topic, role = title
+        return topic, field, role
+    if number % 4:
+        return draw.choice(titles)
     place = draw.randrange(len(title))
     return (*title[:place], draw.choice(_PLACES[place]), *title[place + 1 :])
 
