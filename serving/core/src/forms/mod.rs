@@ -6,6 +6,7 @@
 
 mod floats;
 pub mod json;
+mod lists;
 mod numbers;
 pub mod predict_grpc;
 mod proto;

@@ -1,9 +1,8 @@
 //! Arrays of numbers as JSON text, and their values with the general path's rules: numbers are read as double or as
 //! whole numbers in a range, and then cast as numpy casts.
 
-use smallvec::SmallVec;
-
-use super::tensor::{DType, MAX_RANK, Shape};
+use super::lists::nested;
+use super::tensor::{DType, Shape};
 
 /// Powers of ten that a double holds exactly.
 const POWERS: [f64; 23] = [
@@ -12,6 +11,8 @@ const POWERS: [f64; 23] = [
 ];
 /// Whole numbers up to here are doubles, all of them.
 const EXACT: u64 = 1 << 53;
+/// A larger one, rounded and then divided, is so many units of a double's last place from the nearest double at most.
+const CLOSE: u64 = 4;
 
 /// Which JSON values a dtype takes.
 #[derive(Clone, Copy, Debug)]
@@ -31,12 +32,12 @@ pub(crate) enum Rule {
 pub(crate) fn read_array(text: &[u8], dtype: DType, rule: Rule, data: &mut Vec<u8>) -> Option<Shape> {
     match (rule, dtype) {
         (Rule::Float, DType::F32) => nested(text, |at| {
-            let (value, end) = float(text, at)?;
+            let (value, end) = float::<true>(text, at)?;
             data.extend_from_slice(&(value as f32).to_le_bytes());
             Some(end)
         }),
         (Rule::Float, DType::F64) => nested(text, |at| {
-            let (value, end) = float(text, at)?;
+            let (value, end) = float::<false>(text, at)?;
             data.extend_from_slice(&value.to_le_bytes());
             Some(end)
         }),
@@ -55,89 +56,6 @@ pub(crate) fn read_array(text: &[u8], dtype: DType, rule: Rule, data: &mut Vec<u
             Some(end)
         }),
         _ => None,
-    }
-}
-
-/// What a character is between values.
-#[derive(Clone, Copy)]
-enum Kind {
-    Space,
-    Open,
-    Close,
-    Comma,
-    Value,
-}
-
-const KINDS: [Kind; 256] = {
-    let mut kinds = [Kind::Value; 256];
-    kinds[b' ' as usize] = Kind::Space;
-    kinds[b'\n' as usize] = Kind::Space;
-    kinds[b'\r' as usize] = Kind::Space;
-    kinds[b'\t' as usize] = Kind::Space;
-    kinds[b'[' as usize] = Kind::Open;
-    kinds[b']' as usize] = Kind::Close;
-    kinds[b',' as usize] = Kind::Comma;
-    kinds
-};
-
-/// Walks through nested lists of equal sizes; `value` reads what stands at a place, and says where it ends.
-fn nested(text: &[u8], mut value: impl FnMut(usize) -> Option<usize>) -> Option<Shape> {
-    // Of each list that is open, from the outermost: its items so far, and how many those before it had.
-    let mut levels: SmallVec<[(usize, Option<usize>); 6]> = SmallVec::new();
-    let (mut depth, mut rank) = (0, None);
-    let mut at = 0;
-    loop {
-        // A value comes.
-        match KINDS[usize::from(*text.get(at)?)] {
-            Kind::Space => {
-                at += 1;
-                continue;
-            }
-            Kind::Open => {
-                match (levels.get_mut(depth), rank) {
-                    (Some(level), _) => level.0 = 0,
-                    (None, None) if depth < MAX_RANK => levels.push((0, None)),
-                    // Lists where there were values before.
-                    _ => return None,
-                }
-                depth += 1;
-                at += 1;
-                continue;
-            }
-            Kind::Value => {
-                if *rank.get_or_insert(depth) != depth {
-                    return None;
-                }
-                at = value(at)?;
-            }
-            Kind::Close | Kind::Comma => return None,
-        }
-        // A value, or a list, ended.
-        loop {
-            if let Some(level) = depth.checked_sub(1) {
-                match KINDS[usize::from(*text.get(at)?)] {
-                    Kind::Space => at += 1,
-                    Kind::Comma => {
-                        levels[level].0 += 1;
-                        at += 1;
-                        break;
-                    }
-                    Kind::Close => {
-                        let count = levels[level].0 + 1;
-                        if *levels[level].1.get_or_insert(count) != count {
-                            return None;
-                        }
-                        depth = level;
-                        at += 1;
-                    }
-                    Kind::Open | Kind::Value => return None,
-                }
-            } else {
-                let rest = &text[at..];
-                let over = rest.iter().all(|&byte| matches!(KINDS[usize::from(byte)], Kind::Space));
-                return over.then(|| levels.iter().filter_map(|level| level.1).collect());
-            }
-        }
     }
 }
 
@@ -196,9 +114,9 @@ fn whole_part(text: &[u8], at: usize) -> Option<(bool, u64, usize, usize)> {
     }
 }
 
-/// A number as a double, and where it ends.
+/// A number as the nearest double, and where it ends; for a `SINGLE`, a double that is cast to the same float32.
 #[inline]
-fn float(text: &[u8], at: usize) -> Option<(f64, usize)> {
+fn float<const SINGLE: bool>(text: &[u8], at: usize) -> Option<(f64, usize)> {
     let (negative, number, begin, mut end) = whole_part(text, at)?;
     let mut mantissa = number;
     let mut places = 0;
@@ -220,11 +138,15 @@ fn float(text: &[u8], at: usize) -> Option<(f64, usize)> {
         }
         (plain, end) = (false, stop);
     }
-    // One division of two exact doubles is rounded once, as reading the text is.
-    if plain && count <= 19 && places < POWERS.len() && mantissa <= EXACT {
+    // One division of two exact doubles is rounded once, as reading the text is. Clients often write a float32 with all
+    // the digits of a double, which are too many for that: what is rounded twice may be another double then, but is the
+    // same float32 unless it is close to the middle between two.
+    if plain && count <= 19 && places < POWERS.len() && (SINGLE || mantissa <= EXACT) {
         let size = mantissa as f64 / POWERS[places];
-        // Written without a point, a zero has no sign.
-        return Some((if negative && (mantissa != 0 || places != 0) { -size } else { size }, end));
+        if mantissa <= EXACT || (size.to_bits() & 0x1fff_ffff).abs_diff(0x1000_0000) > CLOSE {
+            // Written without a point, a zero has no sign.
+            return Some((if negative && (mantissa != 0 || places != 0) { -size } else { size }, end));
+        }
     }
     let value: f64 = std::str::from_utf8(&text[at..end]).ok()?.parse().ok()?;
     value.is_finite().then_some((value, end))
@@ -253,6 +175,7 @@ fn boolean(text: &[u8], at: usize) -> Option<(u8, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::forms::tensor::MAX_RANK;
 
     fn floats(text: &str) -> Option<(Shape, Vec<f64>)> {
         let mut data = Vec::new();
@@ -345,6 +268,34 @@ mod tests {
             "1_0", "--1", "1.2.3", "1e5.5", "00", "-01", "1f",
         ] {
             assert_eq!(floats(text), None, "{text}");
+        }
+    }
+
+    /// The quick way is as the nearest double cast, also for texts beside the middle between two floats.
+    #[test]
+    fn singles_are_doubles_that_are_cast() {
+        let check = |text: &str| {
+            let mut data = Vec::new();
+            read_array(text.as_bytes(), DType::F32, Rule::Float, &mut data).unwrap();
+            let nearest: f64 = text.parse().unwrap();
+            assert_eq!(data, (nearest as f32).to_le_bytes(), "{text}");
+        };
+        let mut state = 7u64;
+        for _ in 0..100_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let below = f32::from_bits(0x3000_0000 + (state >> 34) as u32 % 0x2f00_0000);
+            let middle = f64::midpoint(f64::from(below), f64::from(f32::from_bits(below.to_bits() + 1)));
+            check(&format!("{below}"));
+            check(&format!("{}", f64::from(below)));
+            // Doubles beside the middle, and texts of up to 19 digits beside those.
+            for units in -6..=6i64 {
+                let double = f64::from_bits(middle.to_bits().wrapping_add_signed(units));
+                check(&format!("{double}"));
+                for places in 15..=19usize {
+                    let text = format!("{double:.places$}");
+                    check(&text);
+                }
+            }
         }
     }
 

@@ -96,15 +96,13 @@ def _text(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         raise InvalidInputError(
             f"Input {name!r} holds a string that is not UTF-8 ({exc.reason}); the onnxruntime backend takes no other."
         ) from exc
-    return _object_array(flat, array.shape)
+    result = np.empty(len(flat), dtype=object)
+    result[:] = flat
+    return result.reshape(array.shape)
 
 
 def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    flat = [value.encode("utf-8") if isinstance(value, str) else value for value in array.ravel().tolist()]
-    return _object_array(flat, array.shape)
-
-
-def _object_array(values: Sequence[object], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    result = np.empty(len(values), dtype=object)
-    result[:] = values
-    return result.reshape(shape)
+    # It is nobody else's: its elements are replaced.
+    flat = array.ravel()
+    flat[:] = [value.encode("utf-8") if isinstance(value, str) else value for value in flat.tolist()]
+    return flat.reshape(array.shape)
