@@ -87,7 +87,7 @@ def packages() -> None:
     picture.box(660, 240, 160, 55, "clients", "wire, errors, cli")
     picture.box(330, 210, 190, 100, "loadtests/", kind="group")
     picture.box(350, 240, 150, 55, "loadtests", "Locust")
-    picture.arrow((210, 95), (328, 95), label="weights, signatures")
+    picture.arrow((210, 95), (328, 95), label="trained model")
     picture.arrow((520, 95), (638, 95), label="version folders")
     picture.arrow((740, 208), (740, 152), label="gRPC, REST", at=(785, 185))
     picture.arrow((520, 260), (638, 260), label="load")

@@ -176,19 +176,19 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert secret not in captured.out + captured.err
 
 
-def test_without_cryptography_every_door_says_what_to_install(
+def test_without_cryptography_every_entry_point_says_what_to_install(
     tmp_path: Path, key: Path, signed: ModelVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trusted = load_trusted_keys([key.with_suffix(".pub.pem")])
     for name in [name for name in sys.modules if name.partition(".")[0] == "cryptography"]:
         monkeypatch.setitem(sys.modules, name, None)
-    doors: list[Callable[[], object]] = [
+    entry_points: list[Callable[[], object]] = [
         lambda: generate_key(tmp_path / "other.pem"),
         lambda: load_signing_key(key),
         lambda: load_trusted_keys([key]),
         lambda: verify_version(signed, trusted_keys=trusted),
     ]
-    for door in doors:
+    for entry_point in entry_points:
         with pytest.raises(MissingDependencyError, match=r"cryptography.*pip install 'modelyard\[signing\]'"):
-            door()
+            entry_point()
     assert not (tmp_path / "other.pem").exists()

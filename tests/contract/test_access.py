@@ -197,7 +197,7 @@ def test_patterns_of_models(server: RunningServer) -> None:
         # An escaped name is the same name.
         assert send(server, "POST /v1/models/%6Fther:predict", headers=shown)[0] == 403
         assert send(server, "POST /v2/models/%6Fther/infer", headers=shown, body=infer)[0] == 403
-        # The header is one of another door, too.
+        # The header has a meaning in other APIs, too.
         assert send(server, "POST /v1/models/affine:predict", headers={"X-Api-Key": key_of("narrow")})[0] == 200
     # What is about all models needs a pattern for all.
     assert send(server, "GET /v1/models", headers=shown)[0] == 403
@@ -336,7 +336,7 @@ def test_a_quota_of_requests_in_flight(server: RunningServer) -> None:
             status, text, _ = waiting.result()
             assert status in (200, 429)
             assert any("max_in_flight = 1" in text for text in [*refused, text])
-    # Whoever hangs up has nothing in flight, once the model has answered.
+    # A caller that hangs up has nothing in flight, once the model has answered.
     head = f"POST /v1/models/slow:predict HTTP/1.1\r\nauthorization: {shown['authorization']}\r\n"
     with socket.create_connection(("127.0.0.1", server.rest_port), timeout=10) as connection:
         connection.sendall(f"{head}content-length: {len(BODY)}\r\n\r\n".encode() + BODY)

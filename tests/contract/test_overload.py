@@ -64,13 +64,13 @@ def test_what_would_wait_too_long_is_refused(tmp_path: Path) -> None:
         assert {answer[0] for answer in answers} == {200, 429}
         assert all(after == "1" and "overloaded" in error for _, after, error, _ in refused)
         assert codes <= {grpc.StatusCode.RESOURCE_EXHAUSTED}
-        # When the rush is over, the door is open again.
+        # When the rush is over, requests are admitted again.
         assert by_rest(server)[0] == 200
 
 
 def test_refusals_say_when_to_come_back(tmp_path: Path) -> None:
     publish_slow(tmp_path / "slow", loops=200)
-    # One computes, and nobody else may wait so long.
+    # One computes, and no other request may wait so long.
     flags = ["--max_queue_delay_ms=50", "--tensorflow_session_parallelism=1"]
     once = ClientOptions(retry=RetryOptions(attempts=1))
     inputs = {"x": np.zeros(1, np.float32)}
@@ -124,7 +124,7 @@ def test_refusals_say_when_to_come_back(tmp_path: Path) -> None:
         assert info.retry_delay.ToMilliseconds() == pushback >= 50
         for task in rushing:
             task.result()
-        # Whoever comes back when it was told to is let in.
+        # A caller that comes back when it was told to is admitted.
         with connect(urls[0]) as client:
             assert client.predict("slow", inputs)["y"].tolist() == [0.0]
 

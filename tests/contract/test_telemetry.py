@@ -129,9 +129,9 @@ def check_times(line: dict[str, Any], *, computed: bool) -> None:
         assert 0 < line["compute_ms"] <= line["batch_ms"]
 
 
-@pytest.mark.parametrize("door", ["port", "socket"])
-def test_grpc_calls_have_one_line_each(recorded: Recorded, door: str) -> None:
-    address = recorded.server.grpc_address if door == "port" else f"unix:{recorded.socket}"
+@pytest.mark.parametrize("endpoint", ["port", "socket"])
+def test_grpc_calls_have_one_line_each(recorded: Recorded, endpoint: str) -> None:
+    address = recorded.server.grpc_address if endpoint == "port" else f"unix:{recorded.socket}"
     calls = [
         ("ok", PREDICT, predict_request("affine"), "OK", "affine", True),
         ("unknown-model", PREDICT, predict_request("nobody"), "NOT_FOUND", "nobody", False),
@@ -139,11 +139,11 @@ def test_grpc_calls_have_one_line_each(recorded: Recorded, door: str) -> None:
         ("unknown-method", "/a.B/C", predict_request("affine"), "UNIMPLEMENTED", "", False),
     ]
     for kind, path, request, status, model, computed in calls:
-        name = f"{door}-{kind}"
+        name = f"{endpoint}-{kind}"
         assert call(address, path, request, name) == status
         (line,) = recorded.lines(name)
         assert (line["api"], line["path"], line["status"], line.get("model", "")) == ("grpc", path, status, model)
-        assert line["client"] == ("127.0.0.1" if door == "port" else "unix")
+        assert line["client"] == ("127.0.0.1" if endpoint == "port" else "unix")
         check_times(line, computed=computed)
 
 
@@ -192,16 +192,16 @@ def named(*names: str, trace: str = TRACE) -> Callable[[str, Any], bool]:
     return lambda _, span: span.trace_id.hex() == trace and span.name in names
 
 
-@pytest.mark.parametrize("door", ["rest", "grpc", "socket"])
-def test_spans_continue_the_caller_s_trace(recorded: Recorded, door: str) -> None:
-    trace = f"{['rest', 'grpc', 'socket'].index(door) + 1:032x}"
+@pytest.mark.parametrize("endpoint", ["rest", "grpc", "socket"])
+def test_spans_continue_the_caller_s_trace(recorded: Recorded, endpoint: str) -> None:
+    trace = f"{['rest', 'grpc', 'socket'].index(endpoint) + 1:032x}"
     header = ("traceparent", f"00-{trace}-{PARENT}-01")
-    if door == "rest":
+    if endpoint == "rest":
         ask(recorded.server, "POST", "/v1/models/affine:predict", b'{"instances": [1, 2]}', dict([header]))
         name = "POST /v1/models/{model}:predict"
     else:
-        address = recorded.server.grpc_address if door == "grpc" else f"unix:{recorded.socket}"
-        call(address, PREDICT, predict_request("affine"), f"traced-{door}", header)
+        address = recorded.server.grpc_address if endpoint == "grpc" else f"unix:{recorded.socket}"
+        call(address, PREDICT, predict_request("affine"), f"traced-{endpoint}", header)
         name = PREDICT.lstrip("/")
     (request,) = recorded.collector.spans(named(name, trace=trace), 1)
     assert request.parent_span_id.hex() == PARENT

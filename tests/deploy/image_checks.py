@@ -235,7 +235,7 @@ def test_flags_and_base_path(engine: Engine, image: str, tmp_path: Path, reposit
 
 
 def test_sigterm_under_load_fails_no_request(engine: Engine, image: str, repository: Path) -> None:
-    """Every request begun before SIGTERM is answered, right and whole; later ones may find the door closed."""
+    """Every request begun before SIGTERM is answered, right and whole; later ones may be refused."""
     begun_answered: list[tuple[float, bool]] = []
     failed: list[tuple[float, str]] = []
     ended = threading.Event()

@@ -162,10 +162,10 @@ def test_labels_are_those_of_the_table(scraped: tuple[Prometheus, Prometheus]) -
     assert missing == {family.name for family in FAMILIES if any(word in family.name for word in unused)}
 
 
-def test_requests_of_every_door_are_there(scraped: tuple[Prometheus, Prometheus]) -> None:
+def test_requests_of_every_api_are_there(scraped: tuple[Prometheus, Prometheus]) -> None:
     found = scraped[0].ask("series", **{"match[]": ":tensorflow:serving:request_latency_count"})
-    doors = {(series["API"], series["entrypoint"]) for series in found}
-    assert doors == {("Predict", "GRPC"), ("predict", "REST"), ("infer", "REST")}
+    apis = {(series["API"], series["entrypoint"]) for series in found}
+    assert apis == {("Predict", "GRPC"), ("predict", "REST"), ("infer", "REST")}
     assert float(scraped[0].values('sum(:modelyard:serving:refused{reason="too_large"})')[0]) > 0
     assert float(scraped[0].values(":modelyard:serving:connections")[0]) > 0
 

@@ -339,7 +339,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["modelyard.export", "modelyard.export.cli"])
-def test_importing_the_door_is_cheap(name: str) -> None:
+def test_importing_the_package_is_cheap(name: str) -> None:
     code = (
         f"import sys, {name}; heavy = {{'tensorflow', 'keras', 'onnxruntime', 'tf2onnx', 'jsonschema', 'rich'}};"
         "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"

@@ -69,7 +69,7 @@ def test_progress_may_be_ignored() -> None:
     ignore_progress(ExportEvent(stage="trace", done=0, total=1))
 
 
-def test_the_door() -> None:
+def test_public_names() -> None:
     assert modelyard.export.__all__ == sorted(modelyard.export.__all__)
     for name in modelyard.export.__all__:
         assert getattr(modelyard.export, name) is not None
@@ -77,7 +77,7 @@ def test_the_door() -> None:
         _ = modelyard.export.exprot
 
 
-def test_without_the_extra_the_door_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_package_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("modelyard.export.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorflow", None)

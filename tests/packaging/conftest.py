@@ -21,8 +21,8 @@ def package_dirs() -> list[Path]:
     return sorted({path.parent for path in library_files()} - {ROOT / room / "modelyard" for room in ROOMS})
 
 
-def doors() -> list[str]:
-    """Import names of every package with a door."""
+def public_packages() -> list[str]:
+    """Import names of every package."""
     return [".".join(folder.relative_to(ROOT).parts[1:]) for folder in package_dirs()]
 
 
@@ -52,7 +52,7 @@ def text_files() -> Iterator[Path]:
     names = {"Makefile", "Dockerfile", "LICENSE", "run", ".gitignore", ".dockerignore"}
     for folder in (*ROOMS, "tests", "docs", "benchmarks", "deploy", ".ci"):
         for path in sorted((ROOT / folder).rglob("*")):
-            # What tools leave behind, Python's and cargo's, nobody wrote.
+            # What tools leave behind, Python's and cargo's, is not source.
             written = {"__pycache__", "target"}.isdisjoint(path.parts)
             if written and path.is_file() and (path.suffix in suffixes or path.name in names):
                 yield path

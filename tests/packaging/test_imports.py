@@ -112,7 +112,7 @@ def test_rooms_import_only_what_they_may() -> None:
     assert found == []
 
 
-def test_rooms_use_each_others_doors() -> None:
+def test_rooms_use_each_others_public_packages() -> None:
     found = []
     for path in library_files():
         for name, line, _ in imports(path):

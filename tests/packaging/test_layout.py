@@ -12,7 +12,7 @@ import tomllib
 
 import pytest
 
-from tests.packaging.conftest import ROOMS, ROOT, doors, library_files, package_dirs, text_files
+from tests.packaging.conftest import ROOMS, ROOT, library_files, package_dirs, public_packages, text_files
 
 HARD_CAP = 600
 SOFT_CAP = 400
@@ -28,7 +28,7 @@ def test_no_room_claims_the_namespace(room: str) -> None:
     assert not (ROOT / room / "modelyard" / "__init__.py").exists()
 
 
-def test_every_package_is_typed_and_has_a_door() -> None:
+def test_every_package_is_typed_and_has_an_init() -> None:
     missing = [
         str((folder / name).relative_to(ROOT))
         for folder in package_dirs()
@@ -41,48 +41,50 @@ def test_every_package_is_typed_and_has_a_door() -> None:
 def test_the_architecture_page_names_every_package() -> None:
     """In full, or below its room's package."""
     named = set(re.findall(r"`([\w.]+)`", (ROOT / "docs" / "architecture.md").read_text("utf-8")))
-    missing = [name for name in doors() if not {name, name.split(".", 2)[-1], name.rpartition(".")[2]} & named]
+    missing = [
+        name for name in public_packages() if not {name, name.split(".", 2)[-1], name.rpartition(".")[2]} & named
+    ]
     assert missing == []
 
 
-_CHECK_DOORS = """
+_CHECK_PACKAGES = """
 import importlib, json, sys
 from modelyard.errors import MissingDependencyError
 
-def lacks(door, item):
+def lacks(package, item):
     try:
-        return not hasattr(door, item)
+        return not hasattr(package, item)
     except MissingDependencyError:
         # It is there where its extra is.
         return False
 
 found = []
 for name in sys.argv[1:]:
-    door = importlib.import_module(name)
-    if not door.__doc__:
+    package = importlib.import_module(name)
+    if not package.__doc__:
         found.append(f"{name} does not say what it is")
-    if list(door.__all__) != sorted(set(door.__all__)):
+    if list(package.__all__) != sorted(set(package.__all__)):
         found.append(f"{name}.__all__ is not sorted")
-    found += [f"{name} has no {item}" for item in door.__all__ if lacks(door, item)]
+    found += [f"{name} has no {item}" for item in package.__all__ if lacks(package, item)]
 print(json.dumps(found))
 """
 
 
-def test_doors_are_sorted_and_open() -> None:
+def test_public_names_are_sorted_and_there() -> None:
     # In processes of their own: Locust's users patch the process that imports them.
     patching = {"modelyard.loadtests.users"}
-    names = set(doors())
+    names = set(public_packages())
     if importlib.util.find_spec("modelyard_core") is None:
         names.discard("modelyard.serving.transports.native")
     assert names > patching
     for group in (sorted(names - patching), sorted(patching)):
-        command = [sys.executable, "-c", _CHECK_DOORS, *group]
+        command = [sys.executable, "-c", _CHECK_PACKAGES, *group]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout) == []
 
 
-def test_modules_behind_a_door_are_private() -> None:
+def test_modules_of_a_package_are_private() -> None:
     public = {"cli.py", "console.py", "errors.py", "lazy.py", "__main__.py", "__init__.py", "locustfile.py"}
     stray = [
         str(path.relative_to(ROOT))

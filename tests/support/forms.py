@@ -36,7 +36,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 def native() -> Any:
-    """The core's test doors; the test is skipped where the core is not installed."""
+    """The core's functions for tests; the test is skipped where the core is not installed."""
     return pytest.importorskip("modelyard_core", reason="needs the distribution modelyard-core").forms
 
 

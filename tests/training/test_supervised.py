@@ -1,4 +1,4 @@
-"""The small door: a task without a class, a GAN in one page, and what a task has where it says nothing."""
+"""The short form: a task without a class, a GAN in one page, and what a task has where it says nothing."""
 
 from __future__ import annotations
 

@@ -260,7 +260,7 @@ def test_requests_whose_inputs_have_different_rows_are_computed_alone(tmp_path: 
     run(tmp_path, backend, test)
 
 
-def test_what_would_wait_too_long_is_refused_at_the_door(tmp_path: Path, backend: Doubler) -> None:
+def test_what_would_wait_too_long_is_refused_at_admission(tmp_path: Path, backend: Doubler) -> None:
     class Quicker(Doubler):
         computes_in_caller = False
 
@@ -283,7 +283,7 @@ def test_what_would_wait_too_long_is_refused_at_the_door(tmp_path: Path, backend
         assert len(admitted) + len(refused) == 80
         assert 2 <= len(admitted) <= 35
         assert "overloaded" in str(refused[0])
-        # A deadline is a limit too; a door with nobody in it is open to everybody.
+        # A deadline is a limit too; an empty queue admits every request.
         soon = Caller(deadline=time.monotonic() + 0.03)
         both = await asyncio.gather(timed(), timed(), timed(soon), return_exceptions=True)
         assert isinstance(both[2], OverloadedError)
@@ -322,7 +322,7 @@ def test_whoever_can_join_a_batch_is_not_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 1000])
 def test_decoding_counts_towards_the_wait(tmp_path: Path, backend: Doubler, size: int) -> None:
-    """The model itself takes no time to speak of: what waits at the door are bodies to be decoded."""
+    """The model itself takes no time to speak of: what waits is bodies to be decoded."""
 
     async def test(predictor: Predictor) -> None:
         decoded = []

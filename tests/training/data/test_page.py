@@ -84,5 +84,5 @@ def test_a_task_of_twenty_lines_is_killed_resumed_exported_and_served(tmp_path: 
         with connect(f"grpc://{server.grpc_address}") as client:
             images = {"image_bytes": [path.read_bytes() for path in files]}
             answer = client.predict("photos", images, signature="image_bytes")
-    hits = [label.decode() == path.parent.name for label, path in zip(answer["label"], files, strict=True)]
-    assert np.mean(hits) > 0.5
+    right = [label.decode() == path.parent.name for label, path in zip(answer["label"], files, strict=True)]
+    assert np.mean(right) > 0.5

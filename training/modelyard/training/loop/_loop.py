@@ -129,7 +129,7 @@ class DeviceLoop:
             self._step = compiled if mode.compiled else replica_step
         else:
             self._step = self._on_replicas(replica_step)
-        self._one = tf.function(self._step) if mode.compiled else self._step
+        self._single_step = tf.function(self._step) if mode.compiled else self._step
         if resident is None:
             self._loop = self._make_loop(lambda source, index: self._step(next(source)))
         else:
@@ -218,7 +218,7 @@ class DeviceLoop:
     def _one_by_one(self, batches: Any, steps: int, packed: npt.NDArray[np.float64], first_step: int) -> Outcome:
         sums, examples = packed, 0
         for index in range(steps):
-            step_sums, step_examples = self._one(next(batches))
+            step_sums, step_examples = self._single_step(next(batches))
             step_sums = np.asarray(step_sums)
             sums, examples = sums + step_sums, examples + int(step_examples)
             self._after(tf.constant(first_step + index, tf.int64), index, step_sums)

@@ -206,7 +206,7 @@ class CycleganTask(FashionImagesTask):
         shown = min(shown, len(first), len(second))
         # Later ones of b: no drawing is of a garment that is shown.
         a, b = first[:shown], second[-shown:]
-        rows = [a, *_there_and_back(a, self.to_b, self.to_a), b, *_there_and_back(b, self.to_a, self.to_b)]
+        rows = [a, *_round_trip(a, self.to_b, self.to_a), b, *_round_trip(b, self.to_a, self.to_b)]
         return {"translation": image_grid(np.concatenate(rows), columns=shown)}
 
     def measurements(self) -> Mapping[str, float]:
@@ -385,10 +385,8 @@ def _mean(values: tf.Tensor) -> tf.Tensor:
     return tf.reduce_mean(values, axis=[1, 2, 3])
 
 
-def _there_and_back(
-    images: npt.NDArray[np.float32], there: keras.Model, back: keras.Model
-) -> list[npt.NDArray[np.float32]]:
-    translated = there(images, training=False)
+def _round_trip(images: npt.NDArray[np.float32], to: keras.Model, back: keras.Model) -> list[npt.NDArray[np.float32]]:
+    translated = to(images, training=False)
     return [np.asarray(translated), np.asarray(back(translated, training=False))]
 
 

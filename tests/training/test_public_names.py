@@ -11,7 +11,7 @@ import modelyard.training.tune
 from modelyard.lazy import load_attribute
 from tests.training.conftest import RunPython
 
-DOORS = {
+PUBLIC = {
     modelyard.training: [
         "Action", "CheckpointSaved", "Cluster", "CompiledStep", "CsvLog", "EarlyStop", "EvalResult",
         "Evaluated", "Event", "Goal", "ImagePredictions", "InputRequest", "JsonlLog", "Loop", "LoopOptions",
@@ -41,12 +41,12 @@ DOORS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
-def test_public_names(door: object) -> None:
-    names = door.__all__  # type: ignore[attr-defined]
-    assert names == DOORS[door] == sorted(names)  # type: ignore[index]
-    assert all(getattr(door, name) is not None for name in names)
-    assert set(names) <= set(dir(door))
+@pytest.mark.parametrize("package", PUBLIC, ids=lambda package: package.__name__)
+def test_public_names(package: object) -> None:
+    names = package.__all__  # type: ignore[attr-defined]
+    assert names == PUBLIC[package] == sorted(names)  # type: ignore[index]
+    assert all(getattr(package, name) is not None for name in names)
+    assert set(names) <= set(dir(package))
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -80,4 +80,4 @@ def test_a_missing_extra_says_what_to_install(run_python: RunPython) -> None:
 
 def test_another_missing_module_is_not_taken_for_a_missing_extra() -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-        load_attribute("door", {"x": "no_such_module"}, "x", extra="training")
+        load_attribute("package", {"x": "no_such_module"}, "x", extra="training")
