@@ -16,6 +16,7 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 from modelyard.artifact import ExampleDecode, SignatureFunction, TensorSpec, VerificationData, read_manifest
+from modelyard.batch import BatchModel
 from modelyard.errors import ConfigurationError, ConversionError, PublishError, VerificationError
 from modelyard.export import ExportOptions, compute_reference, export, trace, verify
 from modelyard.export.cli import export_here as main
@@ -493,3 +494,28 @@ def test_outputs_without_a_row_for_each_example(function: Any, shape: tuple[int,
     reference = compute_reference(traced, data, options=OPTIONS)
     with pytest.raises(VerificationError, match="does not compute what its source computes|is float32"):
         verify(reference, tmp_path / "damaged", format="onnx", options=OPTIONS)
+
+
+# ---- folders of MLflow ------------------------------------------------------------------------------------------
+
+
+def test_the_onnx_file_in_a_folder_of_mlflow(affine: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "taxi"
+    folder.mkdir()
+    (folder / "MLmodel").write_text("flavors: {onnx: {data: model.onnx}}")
+    shutil.copyfile(affine / "onnx" / "serving_default.onnx", folder / "model.onnx")
+    data = {"x": np.random.default_rng(3).normal(size=(32, 4)).astype(np.float32)}
+    version = export(folder, tmp_path / "repository" / "taxi", data=data, options=OPTIONS).version.path
+    assert read_manifest(version).source.config == {"source": "taxi"}
+    (ours,) = BatchModel(str(version.parent))(data).values()
+    (theirs,) = BatchModel(str(affine.parent))(data).values()
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_a_folder_of_mlflow_without_a_model_that_can_be_exported(tmp_path: Path) -> None:
+    (tmp_path / "MLmodel").write_text("flavors: {sklearn: {pickled_model: model.pkl}}")
+    (tmp_path / "model.pkl").touch()
+    with pytest.raises(
+        ConfigurationError, match=r"with the files MLmodel, model\.pkl; expected one of model\.onnx, .*--from"
+    ):
+        export(tmp_path, tmp_path / "out" / "m", data="random", options=OPTIONS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +20,7 @@ from modelyard.errors import ConfigurationError, PredictionError
 from modelyard.training.data import FashionMnist, load_fashion_mnist
 from modelyard.wire import read_records, tensorflow_pb2
 from tests.support.classifier import publish_classifier
+from tests.support.object_store import s3
 from tests.support.server import serve
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -140,6 +143,27 @@ def test_images_by_a_server(fashion: str, data: FashionMnist, labels: list[str],
     assert rows == [{"path": str(folder / f"{n:02}.png"), "label": labels[n]} for n in range(ROWS)]
 
 
+def test_prism(fashion: str, parts: Path, labels: list[str], tmp_path: Path) -> None:
+    """Another runner: Beam's Prism, with workers in a process of their own."""
+    prism = os.environ.get("MODELYARD_PRISM") or shutil.which("prism")
+    if prism is None:
+        pytest.skip("prism is not installed (go install github.com/apache/beam/sdks/v2/go/cmd/prism@latest)")
+    runner = ["--runner=PrismRunner", f"--prism_location={prism}"]
+    output = tmp_path / "answers"
+    command = ["batch", fashion, str(parts), "--output", str(output), "--outputs", "label", "--keep", "id"]
+    assert main([*command, "--", *runner]) == 0
+    assert _rows(output) == [{"id": row, "label": label} for row, label in enumerate(labels)]
+    (output / "1.jsonl").unlink()
+    options = FileOptions(
+        model=BatchModel(fashion, outputs=["label"], keep=["id"]),
+        inputs=[str(parts)],
+        output=str(output),
+        runner=runner,
+    )
+    assert (report := predict_files(options)).written == 1 and report.kept == FILES - 1
+    assert [row["label"] for row in _rows(output)] == labels
+
+
 @pytest.fixture
 def broken(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "broken"
@@ -180,3 +204,43 @@ def test_what_cannot_begin(parts: Path, tmp_path: Path, capsys: pytest.CaptureFi
         options(str(parts), batch_size=0)
     assert main(["batch", "m", str(tmp_path / "absent"), "--output", "x"]) == 1
     assert "modelyard batch: There is no file" in capsys.readouterr().err
+
+
+def _objects(bucket: str) -> dict[str, bytes]:
+    import s3fs
+
+    store = s3fs.S3FileSystem(skip_instance_cache=True)
+    return {path.removeprefix(f"{bucket}/"): store.cat(path) for path in store.find(bucket)}
+
+
+def test_object_stores(fashion: str, parts: Path, labels: list[str]) -> None:
+    """The model, what is read and what is written are in a store; an object is whole or is not there."""
+    import s3fs
+
+    with s3("lake"):
+        store = s3fs.S3FileSystem(skip_instance_cache=True)
+        store.put(f"{parts}/", "lake/parts/", recursive=True)
+        store.put(f"{fashion}/", "lake/models/fashion/", recursive=True)
+        good = store.cat("lake/parts/1.jsonl")
+        store.pipe("lake/parts/1.jsonl", good + b'\n{"id": 99}')
+        options = FileOptions(
+            model=BatchModel("s3://lake/models/fashion", outputs=["label"], keep=["id"], threads=1),
+            inputs=["s3://lake/parts"],
+            output="s3://lake/out/answers",
+        )
+        with pytest.raises(PredictionError, match=r"s3://lake/parts/1\.jsonl: Row 21 "):
+            predict_files(options)
+        before = {name: body for name, body in _objects("lake").items() if name.startswith("out/")}
+        assert not before.keys() & {"out/answers/1.jsonl"}
+        # What a worker left that was killed between writing and renaming.
+        store.pipe(f"lake/out/answers/.1.jsonl.{'0' * 32}", b"half")
+        store.pipe("lake/parts/1.jsonl", good)
+        report = predict_files(options)
+        there = {name for name in before if not name.rpartition("/")[2].startswith(".")}
+        assert (report.kept, report.written) == (len(there), FILES - len(there))
+        after = {name: body for name, body in _objects("lake").items() if name.startswith("out/")}
+    answers = sorted(name for name in after if not name.rpartition("/")[2].startswith("."))
+    assert answers == [f"out/answers/{part}.jsonl" for part in range(FILES)]
+    assert {name: after[name] for name in there} == {name: before[name] for name in there}
+    rows = [json.loads(line) for name in answers for line in after[name].splitlines()]
+    assert rows == [{"id": row, "label": label} for row, label in enumerate(labels)]

@@ -11,6 +11,7 @@ import pandas as pd  # type: ignore[import-untyped]
 import pytest
 
 import modelyard.mlflow as flavor
+from modelyard.batch import BatchModel
 from modelyard.errors import ConfigurationError, MissingDependencyError, ModelNotFoundError
 from tests.support.models import publish_affine, publish_words
 
@@ -55,3 +56,30 @@ def test_the_flavor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow.models.Model().save(str(tmp_path / "words" / "MLmodel"))
     with pytest.raises(ConfigurationError, match="has the flavors .*; expected 'modelyard'"):
         flavor.load_model(str(tmp_path / "words"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_models_that_mlflow_wrote_are_exported(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow", reason="mlflow is not installed: modelyard[mlflow]")
+    import keras
+    import mlflow.keras
+    import mlflow.onnx
+    import mlflow.tensorflow
+    import onnx
+
+    from modelyard.export import ExportOptions, export
+
+    model = keras.Sequential([keras.Input((4,), name="x"), keras.layers.Dense(3)])
+    x = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
+    expected = np.asarray(model(x))
+    options = ExportOptions(min_examples=16, runtimes=(), formats=("onnx",))
+    requirements: Any = {"pip_requirements": ["numpy"]}
+    mlflow.tensorflow.save_model(model, str(tmp_path / "tensorflow"), **requirements)
+    mlflow.keras.save_model(model, str(tmp_path / "keras"), **requirements)
+    for name in ("tensorflow", "keras", "onnx"):
+        version = export(tmp_path / name, tmp_path / "models" / name, data=x, options=options).version
+        (found,) = BatchModel(str(tmp_path / "models" / name))({"x": x}).values()
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        if name == "keras":
+            graph = onnx.load(version.path / "onnx" / "serving_default.onnx")
+            mlflow.onnx.save_model(graph, str(tmp_path / "onnx"), **requirements)

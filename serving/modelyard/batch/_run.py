@@ -95,6 +95,9 @@ def predict_files(options: FileOptions, *, progress: Callable[[int, int], object
         PredictionError: The pipeline failed: a row was refused, or the runner gave up.
     """
     began = time.monotonic()
+    runner = PipelineOptions(list(options.runner))
+    # Object stores are asked here, too, before there is a pipeline that would do it.
+    FileSystems.set_options(runner)
     parts = _parts(options)
     present = _present(options.output)
     missing = [part for part in parts if part.target not in present]
@@ -104,19 +107,19 @@ def predict_files(options: FileOptions, *, progress: Callable[[int, int], object
         if progress is not None:
             threading.Thread(target=_watch, args=(parts, options.output, progress, done), daemon=True).start()
         try:
-            rows = _run(options, missing)
+            rows = _run(options, runner, missing)
         finally:
             done.set()
     seconds = time.monotonic() - began
     return FileReport(written=len(missing), kept=len(parts) - len(missing), rows=rows, seconds=seconds)
 
 
-def _run(options: FileOptions, parts: Sequence[_Part]) -> int:
+def _run(options: FileOptions, runner: PipelineOptions, parts: Sequence[_Part]) -> int:
     if not FileSystems.exists(options.output):
         FileSystems.mkdirs(options.output)
-    work = _Predict(options.model, options.batch_size)
+    work = _Predict(options.model, options.batch_size, tuple(options.runner))
     try:
-        pipeline = beam.Pipeline(options=PipelineOptions(list(options.runner)))
+        pipeline = beam.Pipeline(options=runner)
     except ValueError as exc:
         raise ConfigurationError(f"Beam does not take the options {' '.join(options.runner)}: {exc}") from exc
     _ = pipeline | beam.Create(list(parts)) | beam.Reshuffle() | beam.ParDo(work)
@@ -211,9 +214,14 @@ def _watch(parts: Sequence[_Part], output: str, progress: Callable[[int, int], o
 class _Predict(beam.DoFn):
     """From the files of a part to its output."""
 
-    def __init__(self, model: BatchModel, batch_size: int) -> None:
+    def __init__(self, model: BatchModel, batch_size: int, runner: Sequence[str]) -> None:
         self._model = model
         self._batch_size = batch_size
+        self._runner = runner
+
+    def setup(self) -> None:
+        # Not every runner tells its workers where an object store is.
+        FileSystems.set_options(PipelineOptions(list(self._runner)))
 
     def process(self, element: _Part) -> None:
         with tempfile.TemporaryDirectory() as folder:

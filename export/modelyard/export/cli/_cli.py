@@ -36,6 +36,7 @@ sources:
   a Keras model      model.keras
   an ONNX file       model.onnx, served as it is
   a TFLite file      model.tflite, served as it is
+  an MLflow model    its folder, of the flavors onnx, tensorflow and keras
   a function         with --from: module:function, which returns a model of PyTorch, scikit-learn, XGBoost or LightGBM
 
 examples:

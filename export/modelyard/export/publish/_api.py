@@ -60,6 +60,7 @@ from modelyard.export.sources import (
     load_data,
     load_file,
     load_saved_model,
+    model_path,
     runtime_call,
     score,
     source_call,
@@ -97,10 +98,11 @@ def export(
 
     Args:
         model: A ``tf.Module`` or Keras model; or the path of a SavedModel directory (of TensorFlow 2 or 1), a
-            ``.keras`` or ``.h5`` file, or an ONNX or TFLite file. The last two are served as they are, and verified by
-            their own runtime: what is computed alone must be the same in a batch, and as ``expected``. Or a model of
-            another library: a ``torch.nn.Module`` in evaluation mode, or an estimator of scikit-learn, XGBoost or
-            LightGBM. It is converted to ONNX, and verified on its library's own answers.
+            ``.keras`` or ``.h5`` file, or an ONNX or TFLite file; or a folder of MLflow that has one of them. ONNX and
+            TFLite are served as they are, and verified by their own runtime: what is computed alone must be the same in
+            a batch, and as ``expected``. Or a model of another library: a ``torch.nn.Module`` in evaluation mode, or an
+            estimator of scikit-learn, XGBoost or LightGBM. It is converted to ONNX, and verified on its library's own
+            answers.
         destination: ``<repository>/<model>``; the folder's name is the model's.
             Also in an object store: ``s3://bucket/models/fashion``.
         data: Examples to verify with: :class:`VerificationData`; a path or ``random``, see ``--data``; arrays or lists
@@ -157,6 +159,7 @@ def export(
         # All of them before the work.
         if each is not None and not each.exists():
             raise ConfigurationError(f"{each} does not exist.")
+    path = None if path is None else model_path(path)
     is_file = path is not None and path.suffix in FILE_FORMATS and path.is_file()
     library = library_of(model)
     if (is_file or library) and signatures is not None:

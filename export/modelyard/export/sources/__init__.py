@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from modelyard.export.sources._checks import check_examples, is_constant
     from modelyard.export.sources._data import FLOATS, RANDOM, Score, fit_examples, load_data, tells_class
     from modelyard.export.sources._determinism import is_draw, is_write, restored, written_variables
-    from modelyard.export.sources._files import FILE_FORMATS, copy_file, load_file, weight_files
+    from modelyard.export.sources._files import FILE_FORMATS, copy_file, load_file, model_path, weight_files
     from modelyard.export.sources._foreign import LoadedModel, load_saved_model
     from modelyard.export.sources._lengths import by_shape
     from modelyard.export.sources._libraries import convert_library, library_of, library_signatures
@@ -54,6 +54,7 @@ __all__ = [
     "load_data",
     "load_file",
     "load_saved_model",
+    "model_path",
     "restored",
     "runtime_call",
     "score",

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from modelyard.artifact import DEFAULT_SIGNATURE, ONNX_FOLDER, TFLITE_NAME
-from modelyard.errors import ConversionError, PublishError, VerificationError
+from modelyard.errors import ConfigurationError, ConversionError, PublishError, VerificationError
 from modelyard.export.formats import gist
 from modelyard.export.publish import FORMATS, Format
 from modelyard.export.runtimes import Runtime, load_runtime
@@ -18,6 +18,25 @@ from modelyard.export.sources._trace import TracedModel
 
 #: By suffix, the one format that such a file is served as.
 FILE_FORMATS: dict[str, Format] = {".onnx": "onnx", ".tflite": "tflite"}
+
+_MLMODEL = "MLmodel"
+#: Where MLflow's flavors onnx, tensorflow and keras keep the model.
+_IN_MLFLOW = ("model.onnx", "data/model.keras", "data/model.h5", "data/model", "tf2model")
+
+
+def model_path(path: Path) -> Path:
+    """The model in a folder that MLflow wrote; any other path is one itself."""
+    if not (path / _MLMODEL).is_file():
+        return path
+    found = [path / name for name in _IN_MLFLOW if (path / name).exists()]
+    if len(found) != 1:
+        there = ", ".join(sorted(each.name for each in path.iterdir()))
+        raise ConfigurationError(
+            f"{path} is an MLflow model with the files {there}; expected one of {', '.join(_IN_MLFLOW)}, as the "
+            "flavors onnx, tensorflow and keras write it. Models of PyTorch, scikit-learn, XGBoost, LightGBM come by "
+            "a function that loads them: --from LIBRARY MODULE:FUNCTION, or export(model, ...)."
+        )
+    return found[0]
 
 
 @dataclass(frozen=True, kw_only=True)
