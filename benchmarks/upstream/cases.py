@@ -59,6 +59,17 @@ CASES: dict[str, tuple[str, Callable[..., Any], tuple[Any, ...]]] = {
     "no_elements": ("tflite", lambda x: tf.where(x > 9), (FLOATS,)),
     "select_operators": ("flex", lambda x: tf.linalg.inv(x), (np.eye(3, dtype=np.float32)[None],)),
     "scan": ("onnx", lambda x: tf.scan(lambda a, b: a + b, x), (FLOATS,)),
+    "short_resize": ("onnx", lambda x: tf.image.resize(x, [9, 9]), (np.ones((1, 7, 7, 1), np.float32),)),
+    "greedy_blank": (
+        "onnx",
+        lambda x: tf.nn.ctc_greedy_decoder(x, tf.constant([2]), blank_index=0)[0][0].values,
+        (FLOATS[:, np.newaxis],),
+    ),
+    "scan_backwards": (
+        "onnx",
+        lambda x: tf.scan(lambda a, b: a + b, x, tf.zeros([3]), reverse=True),
+        (FLOATS,),
+    ),
     "einsum_dot": ("tflite", lambda x: tf.einsum("bij,bij->b", x, x), (np.ones((2, 4, 3), np.float32),)),
 }
 

@@ -82,6 +82,8 @@ def test_the_gist_is_what_a_compiler_says_first() -> None:
         '\n<unknown>:0: error: loc(callsite(fused["A:", "b"] at "c")): \'tf.A\' op is not supported.\n<unknown>:0: note'
     )
     assert gist(ValueError(text)) == "'tf.A' op is not supported"
+    text = "Graph execution error:\n\nDetected at node A defined at (most recent):\n<stack traces unavailable>\nno"
+    assert gist(ValueError(text)) == "no"
     assert gist(ValueError("")) == "ValueError"
     assert len(gist(ValueError("x" * 1000))) < 400
 

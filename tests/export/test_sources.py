@@ -241,6 +241,28 @@ def no_model(folder: Path) -> Any:
     return folder / "model.pt"
 
 
+def folder_of_versions(folder: Path) -> Any:
+    (folder / "3").mkdir()
+    (folder / "3" / "saved_model.pb").write_bytes(b"")
+    return folder
+
+
+def lambda_layer(folder: Path) -> Any:
+    keras.Sequential([keras.Input((2,)), keras.layers.Lambda(lambda x: x * 2)]).save(folder / "m.keras")
+    return folder / "m.keras"
+
+
+def of_a_class(folder: Path) -> Any:
+    @keras.saving.register_keras_serializable("tests")
+    class Own(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            return x
+
+    keras.Sequential([keras.Input((2,)), Own()]).save(folder / "m.keras")
+    del keras.saving.get_custom_objects()["tests>Own"]
+    return folder / "m.keras"
+
+
 def bad_h5(folder: Path) -> Any:
     (folder / "bad.h5").write_bytes(b"not a model")
     return folder / "bad.h5"
@@ -277,6 +299,9 @@ def bad_saved_model(folder: Path) -> Any:
     [
         (no_file, ConfigurationError, r"absent\.keras does not exist"),
         (no_model, ConfigurationError, "is no model: expected a SavedModel directory"),
+        (folder_of_versions, ConfigurationError, r"is no model: .* It holds one: export \S+/3\.$"),
+        (lambda_layer, ConversionError, r"holds Python code, which could do anything.*safe_mode=False\), and give"),
+        (of_a_class, ConversionError, r"^Keras cannot load \S+: Could not locate class 'Own', which .*--import MODULE"),
         (bad_h5, ConversionError, r"Keras cannot load .*bad\.h5"),
         (weights_alone, ConversionError, "holds weights and no model. Make the model in Python"),
         (bad_keras, ConversionError, "Keras cannot load"),

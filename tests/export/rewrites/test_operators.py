@@ -55,6 +55,21 @@ def upsampled(image: Any) -> Any:
     return image
 
 
+def head(found: Any) -> list[Any]:
+    """What a detector keeps of its boxes, of which TensorFlow does not know how many there are."""
+    corners = tf.abs(found[:, :, tf.newaxis, :4])
+    boxes = tf.concat([corners[..., :2], corners[..., :2] + corners[..., 2:]], -1)
+    return list(tf.image.combined_non_max_suppression(boxes, tf.sigmoid(found[..., 4:6]), 3, 4, 0.5, 0.3))
+
+
+def greedy(scores: Any, lengths: Any) -> list[Any]:
+    """A line of text, of scores for each step, batch and symbol."""
+    scores = tf.repeat(scores, 2, 0)
+    merged, score = tf.nn.ctc_greedy_decoder(scores, lengths, blank_index=0)
+    paths, _ = tf.nn.ctc_greedy_decoder(scores, lengths, merge_repeated=False)
+    return [tf.sparse.to_dense(merged[0], -1), tf.sparse.to_dense(paths[0], -1), score]
+
+
 NUMBERS = tf.lookup.StaticHashTable(
     tf.lookup.KeyValueTensorInitializer(tf.constant([3, 0, -1, 9], tf.int64), tf.constant([0.5, 1.5, 2.5, 3.5])), -1.0
 )
@@ -74,10 +89,12 @@ CASES: dict[str, Callable[..., Any]] = {
     "choice_of_three": lambda x, k: tf.switch_case(
         tf.maximum(k[0], 0) % 3, [lambda: x * WEIGHTS, lambda: tf.nn.relu(x), lambda: x - tf.reduce_sum(x)]
     ),
+    "boxes_of_a_head": lambda volume: head(tf.reshape(volume, [tf.shape(volume)[0], -1, 8])),
     "colours": lambda image: [tf.image.adjust_saturation(image, 1.5), tf.image.adjust_hue(image, 0.1)],
     "complex_product": lambda x: tf.math.imag(tf.complex(x, x + 1) * tf.math.conj(tf.complex(x, x * 2))),
     "contrast": lambda image: tf.image.adjust_contrast(image, 1.5),
     "cosine_transform": lambda x: tf.signal.dct(x, norm="ortho"),
+    "cross": lambda m: tf.linalg.cross(m[:, 0], m[:, 1]),
     "cumulative_logsumexp": lambda x: tf.math.cumulative_logsumexp(x, 1, reverse=True),
     "cumulative_product": lambda x: tf.math.cumprod(x, 1, exclusive=True, reverse=True) + tf.math.cumprod(x, 1),
     "determinant": lambda m: list(tf.linalg.slogdet(m)),
@@ -86,14 +103,25 @@ CASES: dict[str, Callable[..., Any]] = {
         tf.linalg.set_diag(m[:, :, :2], m[:, 0, :2]),
     ],
     "convolved_double": lambda d: tf.nn.conv2d(d[:, :, None, None], tf.ones([2, 1, 1, 2], tf.float64), 1, "VALID"),
+    "division_by_zero": lambda x: tf.math.xdivy(tf.nn.relu(x), tf.nn.relu(x)),
     "double": lambda d: tf.exp(d) @ tf.ones([3, 2], tf.float64),
     "dot_product": lambda m: tf.einsum("bij,bij->b", m, m + 1.0),
+    "drawn": lambda x: [
+        x @ tf.random.stateless_normal([6, 2], [1, 2]),
+        tf.gather(x, tf.random.experimental.stateless_shuffle([0, 1, 2], [3, 4]), axis=1),
+    ],
+    "ensured": lambda image: tf.ensure_shape(tf.nn.relu(image), [None, 6, 7, 3]),
     "fourier": lambda wave: tf.abs(tf.signal.fft(tf.cast(wave, tf.complex64))),
     "fourier_2d": lambda volume: tf.math.real(tf.signal.rfft2d(volume[..., 0])),
     "fourier_of_any_length": lambda wave, k: [
         tf.math.imag(tf.signal.fft(tf.cast(wave[:, : 9 + k[0]], tf.complex64))),
         tf.math.imag(tf.signal.ifft(tf.cast(wave[:, : 9 + k[0]], tf.complex64))),
+        tf.math.imag(tf.signal.rfft(wave[:, : 9 + k[0]])),
+        tf.signal.irfft(tf.signal.rfft(wave[:, : 9 + k[0]])[:, 1:], [11 + k[0]]),
+        tf.math.imag(tf.signal.fftshift(tf.signal.fft(tf.cast(wave, tf.complex64)))),
     ],
+    "greedy_paths": lambda volume, k: greedy(tf.transpose(volume[:, :, :, 0, 0], [1, 0, 2]), 5 + k),
+    "in_top": lambda x, k: tf.math.in_top_k(tf.maximum(k, 0), x, 2),
     "infinite": lambda x: [tf.math.is_inf(1.0 / tf.maximum(x, 0.0)), tf.where(x > 0, x, -math.inf)],
     "inverse": lambda m: tf.linalg.inv(m),
     "inverse_fourier": lambda wave: tf.signal.irfft(tf.signal.rfft(wave, [32]) * tf.complex(0.5, 1.0), [32]),
@@ -110,8 +138,13 @@ CASES: dict[str, Callable[..., Any]] = {
     ],
     "quotient": lambda long: [long // 7, long // -1000, tf.abs(long)],
     "resize_bicubic": lambda image: tf.image.resize(image, [9, 5], "bicubic"),
+    "probability": lambda x: [
+        tf.math.lgamma(x * 3), tf.math.digamma(x * 3), tf.math.erfinv(tf.tanh(x)), tf.math.ndtri(tf.sigmoid(x * 3)),
+        tf.math.special.bessel_i0e(x * 30), tf.math.special.bessel_i1e(x * 30), tf.math.log(tf.math.erfc(x * 2)),
+    ],
     "resize_area": lambda image: tf.image.resize(image, [3, 5], "area"),
     "resize_antialias": lambda image: tf.image.resize(image, [4, 4], "bilinear", antialias=True),
+    "resize_bilinear": lambda image: [tf.image.resize(image, [9, 9]), tf.image.resize(image, [9, 9], "nearest")],
     "resize_lanczos": lambda image: tf.image.resize(image, [9, 5], "lanczos3"),
     "upsampled": lambda image: upsampled(image[:, :, :, :2]),
     "upsampled_of_any_size": lambda image, k: upsampled(image[:, : k[0] + 4]),
@@ -143,6 +176,7 @@ CASES: dict[str, Callable[..., Any]] = {
 TOLERANCE = {
     "fourier": 1e-4,
     "fourier_2d": 1e-4,
+    "probability": 1e-4,
     "fourier_of_any_length": 1e-4,
     "inverse_fourier": 1e-4,
     "volume_dilated": 1e-4,

@@ -36,7 +36,8 @@ def gist(error: BaseException) -> str:
             return f"the operator {operator}{place} has no counterpart in {name}"
     lines = (line.strip() for line in text.splitlines())
     # TensorFlow, with the places in the user's code and its own.
-    said = (line for line in lines if line and not re.match(r"Graph execution error:|Detected at node |File \"", line))
+    skipped = r"Graph execution error:|Detected at node |File \"|<stack traces unavailable>"
+    said = (line for line in lines if line and not re.match(skipped, line))
     first = next(said, type(error).__name__)
     first = re.sub(r"^.*?\berror: ", "", first)
     first = re.sub(r"^loc\(.*\): |^\{\{.*?\}\} ", "", first).removesuffix(".")

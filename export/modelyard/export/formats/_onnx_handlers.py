@@ -126,6 +126,19 @@ def _bucketize(context: Graph, node: Node, name: str, _: list[str]) -> None:
     )
 
 
+def _resize(context: Graph, node: Node, name: str, _: list[str]) -> None:
+    """By its size where a scale in float32 falls short of it: tf2onnx makes 8 rows of 7 x 1.2857142."""
+    shape, size = context.get_shape(node.input[0]), node.inputs[1]
+    if shape and -1 not in shape[1:3] and size.is_const():
+        known, wanted = np.array(shape[1:3]), size.get_tensor_value(as_list=False)
+        scales = (wanted / known).astype(np.float32).astype(np.float64)
+        if (np.floor(known * scales) != wanted).any():
+            # What is no constant it takes as a size.
+            hidden = context.make_node("Identity", [node.input[1]])
+            context.replace_input(node, node.input[1], hidden.output[0], 1)
+    _default(node.type, 11, context, node)
+
+
 def _scale_and_translate(context: Graph, node: Node, name: str, _: list[str]) -> None:
     """``tf.image.resize(antialias=True)``; verification tells where it is called otherwise."""
     kernel = node.get_attr_value("kernel_type", b"lanczos3").decode()
@@ -204,6 +217,8 @@ def make_handlers(tables: Mapping[str, tuple[tf.Tensor, tf.Tensor]]) -> dict[str
         "LookupTableFindV2": partial(_lookup, tables),
         "RFFT": _rfft,
         "Real": partial(_part, 0),
+        "ResizeBilinear": _resize,
+        "ResizeNearestNeighbor": _resize,
         "ScaleAndTranslate": _scale_and_translate,
     }
     handlers |= make_string_handlers()

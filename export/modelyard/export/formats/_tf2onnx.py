@@ -57,7 +57,7 @@ def convert_function(frozen: Frozen, *, opset: int, renamed: Mapping[str, str] |
             graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=_optimizers(graph))
             model = graph.make_model(f"converted from {concrete.name}")
             name_operator_sets(model)
-            return _with_shapes(model)
+            return _with_shapes(model, {outputs[each.name]: each.shape for each in concrete.outputs})
 
 
 def _recorded(
@@ -79,8 +79,9 @@ def _recorded(
     return {op: (recorded(handler), arguments) for op, (handler, arguments) in handlers.items()}, failures
 
 
-def _with_shapes(model: ModelProto) -> ModelProto:
-    """Gives outputs whose rank TensorFlow has forgotten, such as counts of words, the one that ONNX sees."""
+def _with_shapes(model: ModelProto, shapes: Mapping[str, tf.TensorShape]) -> ModelProto:
+    """Gives outputs whose rank tf2onnx or TensorFlow has forgotten, such as counts of words, the one that is known."""
+    from onnx.helper import make_tensor_value_info
     from onnx.shape_inference import infer_shapes
 
     unknown = [each for each in model.graph.output if not each.type.tensor_type.HasField("shape")]
@@ -88,6 +89,14 @@ def _with_shapes(model: ModelProto) -> ModelProto:
         found = {each.name: each for each in infer_shapes(model).graph.output}
         for each in unknown:
             each.CopyFrom(found[each.name])
+            if each.type.tensor_type.HasField("shape"):
+                continue
+            shape = shapes[each.name]
+            if shape.rank is None:
+                raise ValueError(
+                    f"how many dimensions the output {each.name!r} has is not known; tf.ensure_shape tells it"
+                )
+            each.CopyFrom(make_tensor_value_info(each.name, each.type.tensor_type.elem_type, shape.as_list()))
     return model
 
 

@@ -30,11 +30,17 @@ def load_keras_model(path: Path) -> keras.Model:
             return keras.models.load_model(file, compile=False, safe_mode=True)
     # Keras raises ValueError, TypeError, OSError and more: this is the boundary that maps them.
     except Exception as exc:
-        text = str(exc)
-        if isinstance(exc, TypeError) and text.startswith("Could not locate"):
+        # Of a layer inside a model it tells all of the model's configuration first.
+        text = str(exc).rpartition("Exception encountered: ")[2]
+        if text.startswith("Could not locate"):
             text = (
                 f"{text.partition('.')[0]}, which is not of Keras. Name the Python module that defines it: "
                 "--import MODULE (in Python: import it, and register it with Keras)."
+            )
+        elif "`Lambda` layer whose `function` is a Python lambda" in text:
+            text = (
+                "a Lambda layer of it holds Python code, which could do anything. If you trust the file, load it in "
+                "Python, keras.models.load_model(file, safe_mode=False), and give the model to modelyard.export.export."
             )
         if text.startswith("No model config found"):
             text = "it holds weights and no model. Make the model in Python, call its load_weights, and export that."

@@ -259,8 +259,10 @@ def _load(
     names = () if signatures is None or declared is not None else tuple(signatures)
     if path is not None:
         if path.suffix not in KERAS_FILES or not path.is_file():
+            inside = sorted(path.glob(f"*/{SAVED_MODEL_FILE}"))
+            hint = f" It holds one: export {inside[-1].parent}." if inside else ""
             raise ConfigurationError(
-                f"{path} is no model: expected a SavedModel directory, or a .keras, .h5, .onnx or .tflite file."
+                f"{path} is no model: expected a SavedModel directory, or a .keras, .h5, .onnx or .tflite file.{hint}"
             )
         model = load_keras_model(path)
     if declared is not None:

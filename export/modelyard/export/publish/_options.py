@@ -129,10 +129,13 @@ class ExportOptions:
             raise ConfigurationError("Every format is optional; at least one must be required to publish anything.")
         if 1 not in self.batch_sizes or max(self.batch_sizes) < 2 or min(self.batch_sizes) < 1:
             raise ConfigurationError(f"batch_sizes is {self.batch_sizes}; expected 1 and at least one larger size.")
-        if self.min_examples < 2 or self.latency_calls < 10 or not 0 <= self.max_abs_error < float("inf"):
+        if self.min_examples < 2:
+            raise ConfigurationError(f"min_examples (--min-examples) is {self.min_examples}; expected at least 2.")
+        if self.latency_calls < 10:
+            raise ConfigurationError(f"latency_calls is {self.latency_calls}; expected at least 10.")
+        if not 0 <= self.max_abs_error < float("inf"):
             raise ConfigurationError(
-                f"min_examples is {self.min_examples}, latency_calls {self.latency_calls}, max_abs_error "
-                f"{self.max_abs_error}; expected at least 2, at least 10, and a finite number >= 0."
+                f"max_abs_error (--tolerance) is {self.max_abs_error}; expected a finite number >= 0."
             )
         if not 0 < self.max_spread_error <= 1:
             raise ConfigurationError(f"max_spread_error is {self.max_spread_error}; expected a share from 0 to 1.")

@@ -189,6 +189,11 @@ def _mul_no_nan(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.where(tf.equal(y, 0.0), tf.zeros_like(x * y), x * y)
 
 
+def _xdivy(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    x, y = inputs
+    return x / tf.where(tf.equal(x, 0.0), tf.ones([], y.dtype), y)
+
+
 def _xlog1py(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     x, y = inputs
     return tf.where(tf.equal(x, 0.0), tf.zeros_like(x * y), x * tf.math.log1p(y))
@@ -285,5 +290,6 @@ ONNX = {
     "Log1p": _one(_log1p),
     "OneHot": Rule(_one_hot),
     "RightShift": Rule(_right_shift, has_dtype(*_SHIFTED)),
+    "Xdivy": Rule(_xdivy),
     "Xlog1py": Rule(_xlog1py),
 }

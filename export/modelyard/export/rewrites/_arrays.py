@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -112,6 +113,35 @@ def _bincount(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     if weights.shape.rank == values.shape.rank and weights.shape.num_elements() != 0:
         return tf.reduce_sum(tf.where(equal, weights[..., tf.newaxis], tf.zeros([], weights.dtype)), axis)
     return tf.cast(tf.reduce_sum(tf.cast(equal, tf.int32), axis), weights.dtype)
+
+
+def _in_top_k(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Whether fewer than k scores are above that of a class."""
+    scores, classes, k = inputs
+    own = tf.gather(scores, classes, axis=1, batch_dims=1)[:, tf.newaxis]
+    above = tf.reduce_sum(tf.cast(scores > own, tf.int32), 1)
+    return tf.logical_and(above < tf.cast(k, tf.int32), tf.math.is_finite(own[:, 0]))
+
+
+def _greedy_paths(node: NodeDef, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """CTC's best symbol of every step; tf2onnx takes the last symbol for the blank, whichever it is."""
+    scores, lengths = inputs
+    blank = node.attr["blank_index"].i
+    blank += tf.shape(scores)[2] if blank < 0 else 0
+    best = tf.transpose(tf.argmax(scores, 2, tf.int32))
+    there = tf.range(tf.shape(scores)[0])[tf.newaxis] < lengths[:, tf.newaxis]
+    kept = tf.logical_and(there, tf.not_equal(best, blank))
+    if node.attr["merge_repeated"].b:
+        before = tf.concat([tf.fill([tf.shape(best)[0], 1], -1), best[:, :-1]], 1)
+        kept = tf.logical_and(kept, tf.not_equal(best, before))
+    counted = tf.cast(kept, tf.int32)
+    places, found = tf.cumsum(counted, 1, exclusive=True), tf.where(kept)
+    column = tf.cast(tf.gather_nd(places, found), tf.int64)
+    longest = tf.reduce_max(tf.concat([tf.reduce_sum(counted, 1), [0]], 0))
+    size = tf.cast(tf.stack([tf.shape(best)[0], longest]), tf.int64)
+    total = tf.reduce_sum(tf.where(there, tf.transpose(tf.reduce_max(scores, 2)), tf.zeros([], scores.dtype)), 1)
+    values = tf.cast(tf.gather_nd(best, found), tf.int64)
+    return [tf.stack([found[:, 0], column], 1), values, size, -total[:, tf.newaxis]]
 
 
 def _bound(upper: bool, node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -249,12 +279,36 @@ def _squeeze(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _reshape(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    """To the sizes that TensorFlow knows: TFLite's converter forgets them after tf.repeat."""
+    """To the sizes that are known: TFLite's converter forgets them after tf.repeat."""
     x, shape = inputs
     if constant(shape) is not None:
         return None
     known = tf.reshape(x, shape).shape
-    return None if known.rank is None else tf.reshape(x, [shape[i] if n is None else n for i, n in enumerate(known)])
+    if known.rank is None:
+        return None
+    sizes = known.as_list()
+    if sizes.count(None) == 2 and x.shape.rank and x.shape.as_list().count(None) == 1 and _keeps_batch(x, shape):
+        # [batch, -1, 6], as detectors write: the batch is the same, so that the other one follows.
+        sizes[1 + sizes[1:].index(None)] = math.prod(x.shape[1:]) // math.prod(n for n in sizes if n is not None)
+    return tf.reshape(x, [shape[i] if n is None else n for i, n in enumerate(sizes)])
+
+
+def _keeps_batch(x: tf.Tensor, shape: tf.Tensor) -> bool:
+    """Whether a shape begins with the size of a tensor's first axis, and leaves one to be worked out."""
+    if x.shape[0] is not None or shape.op.type != "Pack":
+        return False
+    first, *others = shape.op.inputs
+    begin = first.op.type == "StridedSlice" and first.op.inputs[0].op.type == "Shape" and constant(first.op.inputs[1])
+    taken = begin is not False and begin is not None and not begin.any()
+    return taken and first.op.inputs[0].op.inputs[0] is x and any(constant(each) == -1 for each in others)
+
+
+def _ensured(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The same tensor, of the known sizes."""
+    x, known = inputs[0], tf.TensorShape(node.attr["shape"].shape)
+    if known.rank is None:
+        return x
+    return tf.reshape(x, [tf.shape(x)[i] if size is None else size for i, size in enumerate(known)])
 
 
 def _constant(node: NodeDef, tensor: tf.Tensor) -> int:
@@ -273,8 +327,10 @@ _NEUTRAL: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "sum": lambda dtype: tf.zeros([], dtype),
 }
 _BOTH = {
+    "CTCGreedyDecoder": Rule(_greedy_paths),
     "CumulativeLogsumexp": Rule(partial(_scan, _log_add, -3.4028235e38)),
     "Cumprod": Rule(partial(_scan, tf.multiply, 1.0)),
+    "InTopKV2": Rule(_in_top_k),
     "RaggedTensorToTensor": Rule(_ragged_rows),
     "LowerBound": Rule(partial(_bound, False)),
     "SparseTensorDenseMatMul": Rule(_sparse_matmul),
@@ -286,6 +342,7 @@ _BOTH = {
 TFLITE = {
     **_BOTH,
     "DenseBincount": Rule(_bincount),
+    "EnsureShape": Rule(_ensured),
     # Keras makes UpSampling2D of tf.repeat, which is a Tile and a Reshape.
     "Reshape": Rule(_reshape, alone=False),
     "Roll": Rule(_roll),

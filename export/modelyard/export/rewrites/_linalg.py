@@ -102,6 +102,11 @@ def _main_diagonal(matrix: tf.Tensor) -> tf.Tensor:
     return tf.equal(tf.range(rows)[:, tf.newaxis], tf.range(columns))
 
 
+def _cross(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    x, y = inputs
+    return tf.roll(x, -1, -1) * tf.roll(y, -2, -1) - tf.roll(x, -2, -1) * tf.roll(y, -1, -1)
+
+
 def _diagonal(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     matrix, which = inputs[0], constant(inputs[1])
     if which is None or which.any():
@@ -127,6 +132,7 @@ def _diagonal_matrix(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
 
 _BOTH = {
     "Cholesky": Rule(_cholesky),
+    "Cross": Rule(_cross),
     "LogMatrixDeterminant": Rule(_log_determinant),
     "MatrixInverse": Rule(_inverse),
     "MatrixSolve": Rule(_solve),

@@ -64,8 +64,8 @@ _FUNCTIONS["Add"] = _FUNCTIONS["AddV2"]
 #: Operators that move elements, or add them up: they do the same to both parts.
 _MOVING = (
     "BroadcastTo", "ConcatV2", "ExpandDims", "Fill", "GatherNd", "GatherV2", "Identity", "Mean", "Pack", "Pad", "PadV2",
-    "Reshape", "ReverseV2", "Select", "SelectV2", "Slice", "Split", "SplitV", "Squeeze", "StridedSlice", "Sum", "Tile",
-    "Transpose", "Unpack", "ZerosLike",
+    "Reshape", "ReverseV2", "Roll", "Select", "SelectV2", "Slice", "Split", "SplitV", "Squeeze", "StridedSlice", "Sum",
+    "Tile", "Transpose", "Unpack", "ZerosLike",
 )  # fmt: skip
 
 
@@ -180,7 +180,31 @@ def _fitted(x: tf.Tensor, axis: int, length: int) -> tf.Tensor:
     return tf.slice(x, [0] * rank, [length if i == rank + axis else -1 for i in range(rank)])
 
 
+def _rfft_of_any_length(x: tf.Tensor, length: tf.Tensor) -> Complex:
+    x = _fitted_to(x, length)
+    whole, half = _fft_of_any_length(Complex(x, tf.zeros_like(x)), 1.0), length // 2 + 1
+    return Complex(whole.real[..., :half], whole.imag[..., :half])
+
+
+def _irfft_of_any_length(x: Complex, length: tf.Tensor) -> tf.Tensor:
+    columns, whole = tf.range(length // 2 + 1)[:, tf.newaxis], tf.cast(length, tf.float32)
+    angles = tf.cast(tf.math.floormod(columns * tf.range(length), length), tf.float32) * (2 * np.pi / whole)
+    # The first value, and the last of an even length, have no mirror image.
+    alone = tf.logical_or(tf.equal(columns, 0), tf.equal(columns * 2, length))
+    weights = tf.where(alone, 1.0 / whole, 2.0 / whole)
+    real, imag = (_fitted_to(part, length // 2 + 1) for part in (x.real, x.imag))
+    return tf.linalg.matmul(real, tf.cos(angles) * weights) - tf.linalg.matmul(imag, tf.sin(angles) * weights)
+
+
+def _fitted_to(x: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
+    """With zeros at the end of the last axis, or without its end."""
+    ends = tf.stack([*[tf.zeros([2], tf.int32)] * (x.shape.rank - 1), tf.stack([0, length])])
+    return tf.pad(x, ends)[..., :length]
+
+
 def _rfft(axes: int, node: NodeDef, inputs: Sequence[tf.Tensor]) -> Complex:
+    if axes == 1 and constant(inputs[1]) is None:
+        return _rfft_of_any_length(inputs[0], inputs[1][0])
     lengths, x = _lengths(node, inputs[1]), inputs[0]
     for axis in range(-1, -axes - 1, -1):
         x = _fitted(x, axis, lengths[axis])
@@ -191,6 +215,8 @@ def _rfft(axes: int, node: NodeDef, inputs: Sequence[tf.Tensor]) -> Complex:
 
 
 def _irfft(axes: int, node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    if axes == 1 and constant(inputs[1]) is None:
+        return _irfft_of_any_length(pair(inputs[0]), inputs[1][0])
     lengths, x = _lengths(node, inputs[1]), pair(inputs[0])
     sizes = [*lengths[:-1], lengths[-1] // 2 + 1]
     for axis in range(-1, -axes - 1, -1):

@@ -102,7 +102,10 @@ def _call(source: TracedModel, name: str, batch: Arrays) -> dict[str, npt.NDArra
         outputs = function(*[to_tensor(each) for each in values])
     # TensorFlow's errors have no base class that is public and complete: this is the boundary that maps them.
     except Exception as exc:
-        raise VerificationError(f"Signature {name!r} of the source fails on its own examples: {gist(exc)}.") from exc
+        raise VerificationError(
+            f"Signature {name!r} of the source fails on its own examples: {gist(exc)}. Give examples that it takes "
+            "(--data FILE.npz); random ones do not fit inputs that depend on each other, as those of ragged tensors do."
+        ) from exc
     answers = {key: as_array(value.numpy()) for key, value in outputs.items()}
     return (
         {key: value[np.newaxis] for key, value in answers.items()} if source.signatures[name].takes_calls else answers

@@ -98,7 +98,8 @@ def load_data(
         if path.suffix in _RECORDS:
             return _records(path, signatures, limit)
     except (OSError, ValueError) as exc:
-        raise ConfigurationError(f"The data {path} cannot be read: {exc}") from exc
+        hint = ". Save text as an array of str, not of objects" if "Object arrays" in str(exc) else ""
+        raise ConfigurationError(f"The data {path} cannot be read: {exc}{hint}.") from exc
     raise ConfigurationError(
         f"The data {path} is of no known kind; expected an .npz, .npy or .tfrecord file, a folder of images, or "
         f"the word {RANDOM}."
