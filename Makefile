@@ -98,7 +98,7 @@ loadtest: install ## Load a server that it starts: smoke, rollout and overload, 
 		--server-flag=--max_queue_delay_ms=500
 
 # The modules of benchmarks/ that write a table into docs/; the last three take an hour each.
-BENCHES := clients serving models training input applications exporting quantize
+BENCHES := clients serving models training input batch applications exporting quantize
 
 bench: install data ## Measure and write a table in docs/: make bench NAME=serving (without NAME: their names)
 	@[ -n "$(filter $(NAME),$(BENCHES))" ] || { echo "make bench NAME=..., one of: $(BENCHES)"; exit 2; }

@@ -144,7 +144,7 @@ def test_images_by_a_server(fashion: str, data: FashionMnist, labels: list[str],
 
 
 def test_prism(fashion: str, parts: Path, labels: list[str], tmp_path: Path) -> None:
-    """Another runner: Beam's Prism, with workers in a process of their own."""
+    """Another runner: Beam's Prism, a process of its own; the worker is in this one."""
     prism = os.environ.get("MODELYARD_PRISM") or shutil.which("prism")
     if prism is None:
         pytest.skip("prism is not installed (go install github.com/apache/beam/sdks/v2/go/cmd/prism@latest)")
