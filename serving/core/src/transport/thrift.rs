@@ -16,8 +16,9 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
-/// A change of settings is one of every stream; clients make a few.
+/// A change of settings is one of every stream; clients make a few, of a few settings each.
 const CHANGE: u64 = FRAME * 64;
+const SETTING: usize = 6;
 
 /// What a client's frames have cost, beyond the bytes that it sent and was answered.
 pub struct Thrift {
@@ -51,7 +52,7 @@ impl Thrift {
                     DATA => FRAME.saturating_sub(self.skip as u64),
                     // h2 limits streams and resets, and calls are limited elsewhere.
                     HEADERS | RST_STREAM => 0,
-                    SETTINGS => CHANGE,
+                    SETTINGS => CHANGE + FRAME * (self.skip / SETTING) as u64,
                     _ => FRAME,
                 };
             }
@@ -107,7 +108,8 @@ mod tests {
                 assert!((16_000..60_000).contains(&taken), "{taken} of type {kind} with {size} bytes");
             }
         }
-        assert!((256..1000).contains(&taken(&frame(SETTINGS, 6), 1000, 9)));
+        assert!((250..1000).contains(&taken(&frame(SETTINGS, SETTING), 1000, 9)));
+        assert!((5..20).contains(&taken(&frame(SETTINGS, 2730 * SETTING), 1000, 9)));
     }
 
     #[test]

@@ -12,7 +12,7 @@ from functools import cache
 
 #: How often the memory of the process is looked at, with how many of the last looks it is compared, and how much more
 #: than the least of them is looked into. A burst may be at work for several looks before it frees anything.
-_LOOK_S, _LOOKS, _KEPT_BYTES = 5.0, 60, 32 << 20
+_LOOK_S, _LOOKS, _KEPT_BYTES = 5.0, 60, 4 << 20
 
 
 def settle_memory() -> None:
