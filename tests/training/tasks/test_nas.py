@@ -2,22 +2,69 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
 from modelyard.training import InputRequest, Trainer, TrainerOptions, restore
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks import NasTask
+from modelyard.training.tasks.search import CellSpace
+
+SMALLEST: Mapping[str, Any] = {"blocks": 1, "filters": (2,), "images": 50, "child_steps": 2}
+MAIN = "import sys; from modelyard.training.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def test_a_child_is_the_same_network_in_the_search_and_by_itself() -> None:
+    """Every operation, both kinds of cell, inputs of all blocks, and filters cut out of more."""
+    space = CellSpace(blocks=3, filters=(2, 5), classes=10)
+    draw = np.random.default_rng(0)
+    images = draw.random((4, 28, 28, 1), np.float32)
+    forward: Any = tf.function(space.forward)
+    seen = set()
+    for _ in range(8):
+        choices = np.array([draw.integers(count) for count in space.options], np.int32)
+        seen |= {choice for block in range(6) for choice in choices[2 + 4 * block : 5 + 4 * block : 2]}
+        weights = [draw.normal(size=shape).astype(np.float32) for shape in space.shapes]
+        inside = forward([tf.constant(weight) for weight in weights], tf.constant(choices), images).numpy()
+        alone = np.asarray(space.keras_model(choices, weights)(images))
+        np.testing.assert_allclose(inside, alone, rtol=1e-3, atol=1e-3 * np.abs(alone).max())
+    assert seen == set(range(5))
+
+
+def test_nas_s_children_are_trained_by_the_workers_of_a_parameter_server(subset: FashionMnist, tmp_path: Path) -> None:
+    """Two workers, a parameter server and a chief: every child once, and the best one as the cluster has judged it."""
+    flags = [f"--set={name}={list(value) if isinstance(value, tuple) else value}" for name, value in SMALLEST.items()]
+    cluster = ["--strategy", "ps", "--local-cluster", "2", "--epochs", "1", "--batch-size", "2"]
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, "nas", *flags, *cluster, "--model-dir", str(tmp_path)],
+        env={**os.environ, "MODELYARD_DATA": "subset"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    task = NasTask(data=subset, **SMALLEST)
+    result = restore(tmp_path, task)
+    assert task.rewards.shape == (20, 2)
+    assert result.history[-1].train["reward"] == pytest.approx(task.rewards[:, 0].mean(), abs=1e-6)
+    logits = np.asarray(task.exported["child"](task.test_images(1000), training=False))
+    assert (logits.argmax(axis=1) == subset.test_labels).mean() == pytest.approx(
+        result.metrics["test_accuracy"], abs=2e-3
+    )
 
 
 def test_nas_is_restored_with_its_best_child(subset: FashionMnist, tmp_path: Path) -> None:
     def make() -> NasTask:
-        return NasTask(data=subset, layers=1, kernels=(1, 3), filters=(2,), images=50, child_steps=2)
+        return NasTask(data=subset, **SMALLEST)
 
     task, again = make(), make()
     Trainer(task, TrainerOptions(epochs=1, batch_size=1, model_dir=tmp_path)).run()
@@ -45,8 +92,7 @@ def test_nas_asks_for_the_same_children_again(subset: FashionMnist) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"layers": 4}, "layers is 4; expected a number from 1 to 3"),
-        ({"kernels": (2,)}, r"kernels is \[2\]; expected odd"),
+        ({"blocks": 6}, "blocks is 6; expected a number from 1 to 5"),
         ({"filters": ()}, r"filters is \[\]; expected numbers above 0"),
         ({"child_steps": 0}, "child_steps is 0; expected a number >= 1"),
     ],
@@ -58,7 +104,7 @@ def test_nas_refuses_a_search_without_children(values: Mapping[str, Any], messag
 
 def test_nas_averages_and_checks_its_controller(subset: FashionMnist, tmp_path: Path) -> None:
     def trained(**changes: Any) -> NasTask:
-        task = NasTask(data=subset, layers=1, kernels=(1, 3), filters=(2,), images=50, child_steps=2, learning_rate=0.1)
+        task = NasTask(data=subset, **SMALLEST, learning_rate=0.1)
         Trainer(task, TrainerOptions(epochs=1, batch_size=2, **changes)).run()
         return task
 
@@ -72,7 +118,7 @@ def test_nas_averages_and_checks_its_controller(subset: FashionMnist, tmp_path: 
         )
     ]
     assert max(float(np.abs(one - other).max()) for one, other in pairs) > 1e-3
-    again = NasTask(data=subset, layers=1, kernels=(1, 3), filters=(2,), images=50, child_steps=2, learning_rate=0.1)
+    again = NasTask(data=subset, **SMALLEST, learning_rate=0.1)
     restore(tmp_path, again)
     for (_, mine), other in zip(pairs, again.controller.trainable_variables, strict=True):
         np.testing.assert_array_equal(mine, np.asarray(other))
@@ -84,8 +130,6 @@ def test_nas_refuses_too_few_images(subset: FashionMnist) -> None:
 
 
 def test_nas_refuses_replicas(subset: FashionMnist) -> None:
-    import tensorflow as tf
-
     with (
         tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope(),
         pytest.raises(ConfigurationError, match="got 2 replicas; expected one"),

@@ -86,6 +86,11 @@ def transfer_task(data: FashionMnist) -> TransferTask:
     )
 
 
+def nas_task(data: FashionMnist) -> NasTask:
+    """Small children that are trained for a moment."""
+    return NasTask(data=data, blocks=1, filters=(4, 16), images=400, child_steps=15, learning_rate=0.03)
+
+
 #: Constructor and options of a brief training on the subset of 2,000 images, with seed 0.
 BRIEF: dict[str, tuple[Callable[[FashionMnist], Task], Mapping[str, Any]]] = {
     "capsnet": (lambda data: CapsnetTask(data=data, filters=32, capsule_maps=8), {"batch_size": 50, "epochs": 4}),
@@ -102,7 +107,7 @@ BRIEF: dict[str, tuple[Callable[[FashionMnist], Task], Mapping[str, Any]]] = {
     ),
     "linear": (lambda data: LinearTask(), {}),
     "mlp": (lambda data: MlpTask(data=data), {"epochs": 6}),
-    "nas": (lambda data: NasTask(data=data, images=400, child_steps=15, learning_rate=0.03), {"epochs": 4}),
+    "nas": (lambda data: nas_task(data), {"epochs": 4}),
     "siamese": (lambda data: SiameseTask(data=data), {"epochs": 3}),
     "siamese_text": (lambda data: SiameseTextTask(pairs=8_000), {}),
     "transfer": (lambda data: transfer_task(data), {"epochs": 8}),
@@ -359,9 +364,8 @@ def test_nas_designs_better_networks_than_chance(zoo: Callable[[str], Trained]) 
     assert last["mean_random_reward"] == pytest.approx(rewards[:, 1].mean())
     # As many children each: the best of them is compared, too.
     assert last["best_random_reward"] == pytest.approx(rewards[:, 1].max())
-    assert float(run.task.search.best_random_reward) == last["best_random_reward"]
     # A tenth is chance for an untrained child too: the margin is several times the standard error of either mean.
-    # Seeds 0 and 1 come to 0.17 and 0.22.
+    # Seed 0 comes to 0.14.
     assert last["last_quarter_reward"] > last["mean_random_reward"] + 0.05
     assert run.result.history[-1].train["entropy"] < run.result.history[0].train["entropy"]
 
@@ -370,8 +374,8 @@ def test_nas_s_best_child_is_the_network_that_was_found(zoo: Callable[[str], Tra
     run = zoo("nas")
     assert isinstance(run.task, NasTask)
     search: Any = run.task.search
-    found_at = int(search.best_at)
-    assert found_at == run.task.rewards[:, 0].argmax()
+    found_at = int(search.weights_of)
+    assert found_at == run.task.rewards[:, 0].argmax() == int(search.best())
     # Cut to its own size, on the images that judged it and on the test images, it is as good as inside the search.
     child: Any = run.task.exported["child"]
     data = run.task.data
@@ -385,9 +389,13 @@ def test_nas_s_best_child_is_the_network_that_was_found(zoo: Callable[[str], Tra
     assert [(type(layer), layer.output.shape) for layer in again.layers] == [
         (type(layer), layer.output.shape) for layer in child.layers
     ]
-    kernels = [(mine, theirs) for mine, theirs in zip(again.get_weights(), child.get_weights(), strict=True)][::2]
-    assert all(mine.shape == theirs.shape and not np.array_equal(mine, theirs) for mine, theirs in kernels)
-    assert run.task.best_child.count(";") + 1 == sum("conv" in layer.name for layer in child.layers)
+    pairs = [
+        (mine, theirs) for mine, theirs in zip(again.get_weights(), child.get_weights(), strict=True) if mine.ndim > 1
+    ]
+    assert all(mine.shape == theirs.shape and not np.array_equal(mine, theirs) for mine, theirs in pairs)
+    normal, reduction = (run.task.best_child.split(";")[part].count("separable") for part in (1, 2))
+    # Two reductions and the normal cell between them, less what no other cell takes as its input.
+    assert sum("separable" in layer.name for layer in child.layers) <= 2 * reduction + normal
 
 
 @pytest.mark.parametrize("name", BRIEF)

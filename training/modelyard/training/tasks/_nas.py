@@ -1,24 +1,32 @@
 """The task ``nas``: a recurrent network that designs convolutional ones.
 
-Source: Zoph and Le, "Neural Architecture Search with Reinforcement Learning", ICLR 2017, with the gradient of Williams,
-"Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning", 1992. An LSTM of 32 units
-chooses the number of layers and then, for each, kernel, filters and whether it pools; every choice, embedded, is the
-input of the next. The child so designed is trained from nothing on some images (no parameters are shared), and its
-accuracy on others is the reward R, float32 ``[M]`` for the M children of a step.
+Source: Zoph, Vasudevan, Shlens and Le, "Learning Transferable Architectures for Scalable Image Recognition", CVPR 2018:
+a child is a stack of two kinds of cells, normal ones and reductions, which halve the image; of each cell the search
+chooses, for every block, two inputs among the cell's own two and the blocks before, and an operation for each (a skip
+connection, pooling, separable convolutions); and the number of filters. Trained as in Zoph and Le, "Neural Architecture
+Search with Reinforcement Learning", ICLR 2017, by the gradient of Williams, "Simple Statistical Gradient-Following
+Algorithms for Connectionist Reinforcement Learning", 1992: an LSTM of 32 units makes one choice after the other, each
+one embedded as the input of the next. The child is trained from nothing on some images (no parameters are shared), and
+its accuracy on others is the reward R, float32 ``[M]`` for the M children of a step.
 
 Loss of the controller: ``-(R - b) log p(child) - 0.02 H``, with b a moving average of rewards and H the entropy of the
-choices; those of layers that the child does not have count for neither. Adam. In each step as many children are drawn
-at random and trained for as long, with the same images: the baseline that a search has to beat.
+choices. Adam. In each step as many children are drawn at random and trained for as long, with the same images: the
+baseline that a search has to beat. Unlike the source, whose operations on a reduction's inputs have a stride of 2,
+means of 2 x 2 pixels halve these inputs; a block is the mean of its halves, which stands for batch normalization; the
+filters stay the same after a reduction.
+
+With ``--strategy ps`` each worker trains the children of a step of its own, side by side with the others, and sends the
+controller's gradient to the parameter servers when it is through, without waiting, as in the source of 2017.
 
 Measured: ``reward`` and ``random_reward`` by epoch, and the best of either, of as many children; ``loss`` and
 ``accuracy`` of the controller's best child so far on the test images, and in ``docs/results.md`` of both best children
-trained on all images. Plot: rewards by sample, of both. The best child, with the weights that it had when it was found,
-is what is exported. ``--full`` trains 2,000 children and as many random ones: 11 minutes on two cores.
+trained on all images. Plot: rewards by sample, of both. The best child, with the weights that it was judged with, is
+what is exported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +39,12 @@ from modelyard.errors import ConfigurationError
 from modelyard.training.data import Mnist
 from modelyard.training.plots import save_curves
 from modelyard.training.run import TrainResult
-from modelyard.training.tasks._nas_children import ChildPlan, ChildSpace
 from modelyard.training.tasks.inputs import FashionImagesTask
+from modelyard.training.tasks.search import CellSpace, ChildPlan, Controller, SearchLog
 from modelyard.training.user import InputRequest, average_loss, minimize
 
-_UNITS = 32
 #: Updates of the controller in an epoch.
 _UPDATES = 10
-#: Weight of the newest rewards in their moving average.
-_NEWEST = 0.1
-#: Rewards that are kept, to be drawn.
-_KEPT = 10_000
 #: Children behind each point of the smooth curves.
 _SMOOTH = 20
 
@@ -51,8 +54,7 @@ class NasTask(FashionImagesTask):
 
     Args:
         data: Images, or a folder of them in MNIST's idx format; None loads Fashion-MNIST when it is first needed.
-        layers: The most that a child has.
-        kernels: Sizes of kernels to choose among, odd.
+        blocks: Of each cell.
         filters: Numbers of filters to choose among.
         images: Training images for the children, and half as many more to judge them on.
         child_steps: Steps that each child is trained for.
@@ -73,13 +75,12 @@ class NasTask(FashionImagesTask):
         self,
         *,
         data: Mnist | str | None = None,
-        layers: int = 3,
-        kernels: tuple[int, ...] = (1, 3, 5),
-        filters: tuple[int, ...] = (2, 4, 8, 16),
+        blocks: int = 2,
+        filters: tuple[int, ...] = (8, 16, 32, 64),
         images: int = 1000,
         child_steps: int = 50,
         child_batch_size: int = 32,
-        child_rate: float = 0.01,
+        child_rate: float = 0.02,
         learning_rate: float = 0.01,
         entropy_weight: float = 0.02,
     ) -> None:
@@ -88,7 +89,7 @@ class NasTask(FashionImagesTask):
             if value < 1:
                 raise ConfigurationError(f"{name} is {value}; expected a number >= 1.")
         # The data is not there yet, and has ten classes wherever it comes from.
-        self._space = ChildSpace(layers=layers, kernels=tuple(kernels), filters=tuple(filters), classes=10)
+        self._space = CellSpace(blocks=blocks, filters=tuple(filters), classes=10)
         self._plan = ChildPlan(steps=child_steps, batch_size=child_batch_size, learning_rate=child_rate)
         self._images = images
         self._learning_rate = learning_rate
@@ -110,7 +111,8 @@ class NasTask(FashionImagesTask):
                 f"images is {self._images}; expected at most {count * 2 // 3} of {count}, as half as many more are "
                 "for judging."
             )
-        self.controller, self.search = _Controller(self._space.options), _Search(self._space)
+        self.controller = Controller(self._space.options)
+        self.search = SearchLog(len(self._space.options), self._space.shapes)
         self.optimizer = keras.optimizers.Adam(self._learning_rate)
         self.optimizer.build(self.controller.trainable_variables)
         self._child = None
@@ -122,10 +124,11 @@ class NasTask(FashionImagesTask):
             return super().exported
         # A signature that is being traced asks, too.
         with tf.init_scope():
-            found_at = int(self.search.best_at)
+            self._train_best()
+            found_at = int(self.search.weights_of)
             if self._child is None or self._child[0] != found_at:
-                weights = [weight.numpy() for weight in self.search.best_weights]
-                self._child = found_at, self._space.keras_model(self.search.best_choices.numpy(), weights)
+                weights = [weight.numpy() for weight in self.search.weights]
+                self._child = found_at, self._space.keras_model(self._best_choices(), weights)
         return {"child": self._child[1]}
 
     def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
@@ -157,13 +160,11 @@ class NasTask(FashionImagesTask):
             choices, log_probability, entropy = controller(draws[0])
             with tape.stop_recording():
                 both = tf.concat([choices, at_random], axis=0)
-                rewards, weights = self._train_children(both, tf.concat([batch, batch], axis=0))
-                reward, random_reward = rewards[:count], rewards[count:]
-                search.remember(rewards, both, weights)
+                rewards = self._rewards(both, tf.concat([batch, batch], axis=0))
+                reward, random_reward = tf.split(rewards, 2)
+                search.remember(batch, rewards, both)
                 baseline = search.expected(reward)
-            matters = self._space.matters(choices)
-            log_probability = tf.reduce_sum(matters * log_probability, axis=1)
-            entropy = tf.reduce_sum(matters * entropy, axis=1)
+            log_probability, entropy = tf.reduce_sum(log_probability, axis=1), tf.reduce_sum(entropy, axis=1)
             losses = -(reward - baseline) * log_probability - self._entropy_weight * entropy
             loss = average_loss(losses)
         minimize(loss, controller.trainable_variables, optimizer=self.optimizer, tape=tape)
@@ -172,9 +173,10 @@ class NasTask(FashionImagesTask):
     def eval_step(self, batch: tuple[tf.Tensor, tf.Tensor]) -> Mapping[str, tf.Tensor]:
         """``loss`` and ``accuracy`` of the best child so far, of each example, float32 ``[B]``."""
         images, labels = batch
-        search: _Search = self.search
-        weights = [tf.convert_to_tensor(weight) for weight in search.best_weights]
-        logits = self._space.forward(weights, tf.convert_to_tensor(search.best_choices), images)
+        self._train_best()
+        search: SearchLog = self.search
+        weights = [tf.convert_to_tensor(weight) for weight in search.weights]
+        logits = self._space.forward(weights, search.choices[search.best(), 0], images)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         return {"loss": losses, "accuracy": keras.metrics.sparse_categorical_accuracy(labels, logits)}
 
@@ -206,121 +208,62 @@ class NasTask(FashionImagesTask):
     @property
     def rewards(self) -> npt.NDArray[np.float32]:
         """Of every child so far, up to 10,000: the controller's, and the random one's beside it, float32 ``[N, 2]``."""
-        search: _Search = self.search
-        kept: npt.NDArray[np.float32] = search.rewards.numpy()[: int(search.count)]
-        return kept
+        every: npt.NDArray[np.float32] = self.search.rewards.numpy()
+        return every[every[:, 0] >= 0]
 
     @property
     def best_child(self) -> str:
-        """The layers of the best child, such as ``5x5 16, pool; 3x3 8``."""
-        sizes = self._space.layer_sizes(self.search.best_choices.numpy())
-        return "; ".join(f"{size}x{size} {filters}{', pool' if pooled else ''}" for size, filters, pooled in sizes)
+        """The best child, such as ``16 filters; normal: skip of 0 + separable 3x3 of 1; reduction: ...``.
+
+        Inputs are numbered: 0 is the cell before the last one, 1 the last one, 2 the first block of the cell itself.
+        """
+        return self._space.describe(self._best_choices())
 
     def best_network(self, *, at_random: bool = False) -> keras.Model:
         """The controller's best child so far, or the best random one, with new weights: to be trained in full."""
-        search: _Search = self.search
-        choices = (search.best_random_choices if at_random else search.best_choices).numpy()
-        weights = [np.zeros(shape, np.float32) for shape in self._space.shapes]
-        return keras.models.clone_model(self._space.keras_model(choices, weights))
+        return self._space.keras_model(self._best_choices(at_random=at_random))
 
     def data_description(self) -> str:
         """Where the images came from, and what they are for."""
         return f"{self.data.source}; children see the first {self._images}, the next {self._images // 2} judge them"
 
-    def _train_children(self, choices: tf.Tensor, seeds: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Rewards ``[M]`` and weights ``[M, ...]`` of children that are trained alone."""
-        images, labels = self.data.train_images[..., np.newaxis], self.data.train_labels.astype(np.int64)
-        seen, judging = slice(0, self._images), slice(self._images, self._images + self._images // 2)
+    def _best_choices(self, *, at_random: bool = False) -> npt.NDArray[np.int32]:
+        search: SearchLog = self.search
+        choices: npt.NDArray[np.int32] = search.choices.numpy()[int(search.best(at_random=at_random)), int(at_random)]
+        return choices
 
-        def train_child(child: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-            weights = self._space.train(
-                child[0], child[1], images=tf.constant(images[seen]), labels=tf.constant(labels[seen]), plan=self._plan
-            )
-            judged = tf.constant(images[judging]), tf.constant(labels[judging])
-            return self._space.accuracy(weights, child[0], *judged), weights
+    def _rewards(self, choices: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        """Accuracies ``[M]`` of children that are trained alone, on images that they did not see."""
+        judging = self._images_of(slice(self._images, self._images + self._images // 2))
 
-        kinds = (tf.float32, [tf.float32] * len(self._space.shapes))
-        trained: tuple[tf.Tensor, list[tf.Tensor]] = tf.map_fn(
-            train_child, (choices, seeds), fn_output_signature=kinds, parallel_iterations=2
+        def reward(child: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+            return self._space.accuracy(self._weights(*child), child[0], *judging)
+
+        found: tf.Tensor = tf.map_fn(
+            reward, (choices, seeds), fn_output_signature=tf.TensorSpec([], tf.float32), parallel_iterations=2
         )
-        return trained
+        return found
 
+    @tf.function
+    def _weights(self, choices: tf.Tensor, seed: tf.Tensor) -> list[tf.Tensor]:
+        images, labels = self._images_of(slice(0, self._images))
+        return self._space.train(choices, seed, images=images, labels=labels, plan=self._plan)
 
-class _Controller(keras.layers.Layer):
-    """Makes one choice after the other; at the start each option is as likely as any other."""
+    @tf.function
+    def _train_best(self) -> None:
+        """Trains the best child once more, if it is a new one: its choices and its seed make the same weights."""
+        search: SearchLog = self.search
+        best = search.best()
 
-    def __init__(self, options: tuple[int, ...]) -> None:
-        super().__init__(name="controller", dtype="float32")
-        self.options = options
-        self.cell = keras.layers.LSTMCell(_UNITS)
-        self.embeddings = [keras.layers.Embedding(count, _UNITS) for count in options[:-1]]
-        self.heads = [keras.layers.Dense(count, kernel_initializer="zeros") for count in options]
-        self.cell.build((None, _UNITS))
-        for layer in (*self.embeddings, *self.heads):
-            layer.build((None, _UNITS) if layer in self.heads else (None,))
-        self.built = True
+        def train() -> bool:
+            trained = self._weights(search.choices[best, 0], tf.stack([search.seed, best]))
+            for variable, weight in zip(search.weights, trained, strict=True):
+                variable.assign(weight)
+            search.weights_of.assign(best)
+            return True
 
-    def call(self, draws: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Samples children by uniform draws, float32 ``[M, choices]``.
+        tf.cond((search.rewards[best, 0] >= 0) & (search.weights_of != best), train, lambda: False)
 
-        Returns the choices, int32, and of each its log probability and its entropy in nats, all ``[M, choices]``.
-        """
-        state = [tf.zeros([tf.shape(draws)[0], _UNITS])] * 2
-        x, made = state[0], []
-        for number, head in enumerate(self.heads):
-            output, state = self.cell(x, state)
-            log_all = tf.nn.log_softmax(head(output))
-            # The first option whose cumulated probability exceeds the draw.
-            passed = tf.cumsum(tf.exp(log_all), axis=1) <= draws[:, number : number + 1]
-            choice = tf.minimum(tf.reduce_sum(tf.cast(passed, tf.int32), axis=1), self.options[number] - 1)
-            entropy = -tf.reduce_sum(tf.exp(log_all) * log_all, axis=1)
-            made.append((choice, tf.gather(log_all, choice, batch_dims=1), entropy))
-            if number < len(self.embeddings):
-                x = self.embeddings[number](choice)
-        choices, log_probabilities, entropies = (tf.stack(parts, axis=1) for parts in zip(*made, strict=True))
-        return choices, log_probabilities, entropies
-
-
-class _Search(tf.Module):
-    """What the search remembers."""
-
-    def __init__(self, space: ChildSpace) -> None:
-        super().__init__(name="search")
-        self.count = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.baseline = tf.Variable(0.0, trainable=False)
-        self.rewards = tf.Variable(tf.zeros([_KEPT, 2]), trainable=False)
-        self.best_reward = tf.Variable(-1.0, trainable=False)
-        self.best_at = tf.Variable(-1, dtype=tf.int64, trainable=False)
-        self.best_choices = tf.Variable(tf.zeros([len(space.options)], tf.int32), trainable=False)
-        self.best_random_reward = tf.Variable(-1.0, trainable=False)
-        self.best_random_choices = tf.Variable(tf.zeros([len(space.options)], tf.int32), trainable=False)
-        self.best_weights = [tf.Variable(tf.zeros(shape), trainable=False) for shape in space.shapes]
-
-    def expected(self, reward: tf.Tensor) -> tf.Tensor:
-        """The moving average of rewards before these; then it takes them in."""
-        mean = tf.reduce_mean(reward)
-        before = tf.where(self.count > tf.size(reward, tf.int64), self.baseline, mean)
-        self.baseline.assign(before + _NEWEST * (mean - before))
-        return before
-
-    def remember(self, rewards: tf.Tensor, choices: tf.Tensor, weights: Any) -> None:
-        """Notes rewards ``[2 M]``, of the controller's children and then of random ones, and the best of either."""
-        reward, random_reward = tf.split(rewards, 2)
-        rows = self.count + tf.range(tf.size(reward, tf.int64), dtype=tf.int64)
-        room = rows < _KEPT
-        pairs = tf.boolean_mask(tf.stack([reward, random_reward], axis=1), room)
-        self.rewards.scatter_nd_update(tf.boolean_mask(rows, room)[:, tf.newaxis], pairs)
-        mine, others = tf.split(choices, 2)
-        best = tf.argmax(reward)
-        found = [rows[best], mine[best], *(weight[best] for weight in weights)]
-        _keep(reward[best], self.best_reward, found, [self.best_at, self.best_choices, *self.best_weights])
-        best = tf.argmax(random_reward)
-        _keep(random_reward[best], self.best_random_reward, [others[best]], [self.best_random_choices])
-        self.count.assign_add(tf.size(reward, tf.int64))
-
-
-def _keep(reward: tf.Tensor, best: tf.Variable, found: Sequence[tf.Tensor], kept: Sequence[tf.Variable]) -> None:
-    """Keeps what was found with a reward where that is better than the best before."""
-    better = reward > best
-    for variable, value in zip([best, *kept], [reward, *found], strict=True):
-        variable.assign(tf.where(better, value, variable))
+    def _images_of(self, rows: slice) -> tuple[tf.Tensor, tf.Tensor]:
+        images, labels = self.data.train_images[rows], self.data.train_labels[rows]
+        return tf.constant(images[..., np.newaxis]), tf.constant(labels.astype(np.int64))
