@@ -13,6 +13,8 @@ use crate::transport::{Context, Refusal};
 
 const PREDICT: &str = "/tensorflow.serving.PredictionService/Predict";
 const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
+/// Room for an answer that is taken at once; a larger one takes more as it is written.
+const USUAL_ANSWER: usize = 512;
 
 /// Answers a call with a message and gRPC's prefix, or refuses it; `None` where Python must answer, and `logged` then
 /// says that it is to log it.
@@ -72,7 +74,8 @@ async fn infer(mut prediction: Prediction<'_>, message: &Bytes) -> Result<Bytes,
 
 /// A message with gRPC's prefix.
 fn framed(write: impl FnOnce(&mut Vec<u8>) -> bool) -> Result<Bytes, Declined> {
-    let mut frame = vec![0; 5];
+    let mut frame = Vec::with_capacity(USUAL_ANSWER);
+    frame.resize(5, 0);
     if !write(&mut frame) {
         return Err(Declined::HandOver);
     }

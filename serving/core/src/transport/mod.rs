@@ -2,6 +2,7 @@
 
 mod activity;
 mod body;
+mod gather;
 mod grpc;
 mod http;
 mod limits;
