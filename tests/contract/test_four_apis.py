@@ -156,7 +156,7 @@ class Case:
     inputs: Arrays
     expected: Arrays
     outputs: tuple[str, ...] = ()
-    #: Doors that have no form for it.
+    #: APIs that have no form for it.
     without: tuple[str, ...] = field(default=())
 
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE, inference_pb2
 from tests.support.server import RunningServer
 
-#: What each method needs; None for what is open. A method that is not here fails the test below.
+#: What each method needs; None for what is open. A method that is not here fails tests/contract/test_access.py.
 GRPC = {
     PREDICTION_SERVICE["Predict"].path: "predict",
     PREDICTION_SERVICE["Classify"].path: "predict",

@@ -77,7 +77,7 @@ pub struct Core {
     pub traffic: Traffic,
     pub budget: Arc<Budget>,
     pub ids: Ids,
-    /// `None` where nobody wants any.
+    /// `None` where no log wants any.
     pub records: Option<Arc<Records>>,
     pub refused: Refused,
 }

@@ -1,4 +1,4 @@
-//! What is known of each request, for logs and traces: kept until Python fetches it, and not at all where nobody asks.
+//! What is known of each request, for logs and traces: kept until Python fetches it, and not kept where no log asks for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ const MAX_REQUEST_ID: usize = 128;
 /// What is kept of a path, and of a client's trace context.
 const MAX_PATH: usize = 256;
 const MAX_TRACEPARENT: usize = 64;
-/// Whoever has gone before there was an answer: nginx's number in REST, gRPC's own.
+/// Status where the client disconnected before there was an answer: nginx's number in REST, gRPC's own.
 const GONE: [u16; 2] = [499, 1];
 
 /// Names for requests that have none: a random number of the process, and a counter.
@@ -71,7 +71,7 @@ pub struct Wanted {
     pub parents: bool,
 }
 
-/// Records that nobody has fetched yet.
+/// Records that Python has not fetched yet.
 pub struct Records {
     wanted: Wanted,
     limit: usize,
@@ -98,7 +98,7 @@ impl Records {
         std::mem::take(&mut *self.kept.lock())
     }
 
-    /// How many were lost since the last time, because nobody fetched them.
+    /// How many were lost since the last time, because they were not fetched in time.
     pub fn take_dropped(&self) -> u64 {
         self.dropped.swap(0, Ordering::Relaxed)
     }
@@ -157,13 +157,13 @@ pub struct Times {
 
 /// What Python knows: model, version, signature, backend, principal, rows, the batch's id, rows and requests, and
 /// nanoseconds: in the queue, until the model was called, in the model, in the batch, and since its end.
-type Told = (String, i64, String, String, String, usize, (u64, usize, usize), Option<(u64, u64, u64, u64, u64)>);
+type PythonFacts = (String, i64, String, String, String, usize, (u64, usize, usize), Option<(u64, u64, u64, u64, u64)>);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Facts {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Facts> {
-        let (model, version, signature, backend, principal, rows, (id, batch_rows, requests), times): Told =
+        let (model, version, signature, backend, principal, rows, (id, batch_rows, requests), times): PythonFacts =
             object.extract()?;
         let now = Instant::now();
         let before = |when: Instant, ns: u64| when.checked_sub(Duration::from_nanos(ns)).unwrap_or(when);
@@ -179,7 +179,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Facts {
     }
 }
 
-/// One request that was answered, or that nobody waits for any more.
+/// One request that was answered, or whose client is gone.
 pub struct Record {
     arrived: Instant,
     received: Option<Instant>,
@@ -243,7 +243,7 @@ impl Record {
     }
 }
 
-/// A request as it is answered; its record is made where this is dropped. Empty where nobody wants one.
+/// A request as it is answered; its record is made where this is dropped. Empty where no log wants one.
 #[derive(Default)]
 pub struct Seen(Option<Box<Open>>);
 
@@ -297,7 +297,7 @@ impl Seen {
         }
     }
 
-    /// Notes what is worked out only where somebody wants it.
+    /// Notes what is worked out only where a log wants it.
     pub fn note(&mut self, facts: impl FnOnce() -> Facts) {
         if let Some(open) = &mut self.0 {
             open.record.facts = facts();

@@ -24,7 +24,7 @@ pub struct Target {
     pub label: Option<String>,
     /// Of the requests, from 0 to 1; the first target's is what the others leave.
     pub share: f64,
-    /// It is rolled back: whoever names it gets the first.
+    /// It is rolled back: requests that name it get the first.
     pub out: bool,
     pub answered: Mutex<Histogram>,
 }

@@ -167,7 +167,7 @@ def _float16(model: ModelProto, keep: list[str]) -> ModelProto:
         model, keep_io_types=True, op_block_list=DEFAULT_OP_BLOCK_LIST, node_block_list=keep
     )
     _join_casts(converted.graph)
-    # The converter puts its casts of inputs and outputs where they come to mind.
+    # The converter adds its casts of inputs and outputs in no topological order.
     result = ONNXModel(converted)
     result.topological_sort()
     return result.model

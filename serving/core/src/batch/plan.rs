@@ -182,7 +182,7 @@ impl Plan {
             return queue.clone();
         }
         let queue = Arc::new(Queue::new(self.clone()));
-        // Looked at with the lock held: whoever retires the plan takes the lock after that.
+        // Looked at with the lock held: what retires the plan takes the lock after that.
         if by_shape.len() < MAX_QUEUES && !self.is_stale() {
             by_shape.insert(inner, queue.clone());
         } else {

@@ -20,8 +20,8 @@ const IN_PLACE: Duration = Duration::from_millis(2);
 const SOON: Duration = Duration::from_micros(100);
 /// While a batch is computed in place, clients wait that could read the answers of the one before: it is cut after so
 /// long, but not below so many rows.
-const PIECE: Duration = Duration::from_millis(1);
-const MIN_PIECE_ROWS: usize = 8;
+const MOST_IN_PLACE: Duration = Duration::from_millis(1);
+const MIN_IN_PLACE_ROWS: usize = 8;
 
 static BATCHES: AtomicU64 = AtomicU64::new(1);
 
@@ -47,7 +47,7 @@ pub enum Outcome {
     HandOver,
     /// More may not wait.
     Full,
-    /// Its batch takes too long; why nobody waits for it any more.
+    /// Its batch takes too long; why it is given up.
     GivenUp(Arc<str>),
 }
 
@@ -66,7 +66,7 @@ struct Item {
     reply: oneshot::Sender<Outcome>,
 }
 
-/// A batch that is computed. Whoever takes the replies answers its requests.
+/// A batch that is computed. What takes the replies answers its requests.
 struct Running {
     begun: Instant,
     replies: Mutex<Vec<oneshot::Sender<Outcome>>>,
@@ -86,7 +86,7 @@ struct State {
     rows: usize,
     /// Batches that are computed.
     running: Vec<Arc<Running>>,
-    /// Somebody comes back when the first batch has waited for its time.
+    /// A timer task is scheduled, for when the first batch has waited long enough.
     timer: bool,
 }
 
@@ -162,7 +162,7 @@ impl Queue {
         }
     }
 
-    /// The next batch, without requests that nobody waits for any more; nothing where nothing waits, or as many batches
+    /// The next batch, without requests whose clients are gone; nothing where nothing waits, or as many batches
     /// as allowed are computed already.
     fn begin(self: &Arc<Self>) -> Next {
         let mut state = self.lock();
@@ -240,15 +240,15 @@ impl Queue {
     fn most_rows(&self) -> usize {
         match self.plan.cost().of(1) {
             Some(row) if row < IN_PLACE && self.plan.batching.is_none() => {
-                let piece = (PIECE.as_nanos() / row.as_nanos().max(1)) as usize;
-                piece.max(MIN_PIECE_ROWS).min(self.plan.max_rows)
+                let rows = (MOST_IN_PLACE.as_nanos() / row.as_nanos().max(1)) as usize;
+                rows.max(MIN_IN_PLACE_ROWS).min(self.plan.max_rows)
             }
             _ => self.plan.max_rows,
         }
     }
 }
 
-/// A batch may be computed. At its end somebody computes what waits then.
+/// A batch may be computed. When this is dropped, the next batch is scheduled.
 struct Turn(Arc<Queue>, Arc<Running>);
 
 impl Turn {
@@ -261,7 +261,7 @@ impl Turn {
         let size = plan.padded(rows);
         let Some(ran) = plan.compute(&inputs, &waited, size, begun) else {
             for reply in self.1.take() {
-                // Whoever has gone needs no answer; so below.
+                // A client that is gone needs no answer; so below.
                 let _ = reply.send(Outcome::HandOver);
             }
             return;
@@ -295,7 +295,7 @@ impl Drop for Turn {
         if !left {
             return;
         }
-        // At the very end there is nobody to compute any more.
+        // When the process ends, nothing computes any more.
         if let Ok(runtime) = Handle::try_current() {
             // Those who wait have looked already whether they may compute.
             runtime.spawn(async move {

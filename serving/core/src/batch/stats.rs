@@ -16,7 +16,7 @@ pub struct Sample<'a> {
     pub api: Api,
     pub rows: usize,
     /// It is the first of its batch that is answered: the batch is counted with it, so that one that Python computes
-    /// again, or that nobody waits for any more, is not.
+    /// again, or whose client is gone, is not.
     pub first: bool,
     /// Of its batch, those that pad it included.
     pub batch_rows: usize,

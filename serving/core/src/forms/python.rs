@@ -1,4 +1,4 @@
-//! Doors for the differential tests, which hold each reader and writer against Python's general path.
+//! Entry points for the differential tests, which hold each reader and writer against Python's general path.
 
 use std::ops::Range;
 

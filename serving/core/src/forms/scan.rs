@@ -96,8 +96,8 @@ impl<'a> Scan<'a> {
         Some(&self.text[begin..self.at])
     }
 
-    /// Takes the text of a tensor: nested lists or a single value. That nothing but numbers stands in the lists is for
-    /// whoever reads them to find.
+    /// Takes the text of a tensor: nested lists or a single value. Its reader checks that nothing but
+    /// numbers stands in the lists.
     pub(crate) fn tensor(&mut self) -> Option<&'a [u8]> {
         let begin = match self.peek()? {
             b'[' => self.at,

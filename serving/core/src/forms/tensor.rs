@@ -135,7 +135,7 @@ impl InputSpec {
             && shape.len() <= MAX_RANK
             && count.checked_mul(self.dtype.size())? == data.len()
             && self.fits(&shape);
-        // Other bytes than these are no booleans to whoever computes.
+        // Runtimes take no other bytes than these for booleans.
         let sound = self.dtype != DType::Bool || data.iter().all(|&byte| byte < 2);
         (fits && sound).then_some(Tensor { shape, data })
     }

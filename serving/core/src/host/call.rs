@@ -84,7 +84,7 @@ impl Call {
     fn send(&self, data: &[u8]) {
         let frame = framed(data);
         self.unsent.fetch_add(frame.len(), Ordering::Relaxed);
-        // Whoever has hung up needs no message.
+        // A client that has disconnected needs no message.
         let _ = self.frames.send(Frame::data(frame));
     }
 

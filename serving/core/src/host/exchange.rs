@@ -103,7 +103,7 @@ impl Exchange {
         let status = StatusCode::from_u16(status).map_err(|error| PyValueError::new_err(error.to_string()))?;
         let headers = header_map(headers)?;
         if let Some(reply) = self.reply.lock().take() {
-            // Whoever has hung up needs no answer.
+            // A client that has disconnected needs no answer.
             let _ = reply.send(Answer { status, headers, body: Bytes::copy_from_slice(body), facts });
         }
         Ok(())

@@ -140,7 +140,7 @@ enum Pending {
     Call(Py<Call>),
 }
 
-/// Somebody waits for what Python works on; where this is dropped, nobody does any more.
+/// A client waits for what Python works on; dropped when it no longer does.
 pub struct Waiting {
     core: Arc<Core>,
     pending: Option<Pending>,

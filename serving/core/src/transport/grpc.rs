@@ -93,7 +93,7 @@ async fn unary(
             Ok(message) => message,
             Err(refusal) => {
                 counted(core, &refusal).map(Refused::one);
-                // Whoever is told to end before its message is sent may be in the middle of it.
+                // A client that is told to end before its message is sent may be in the middle of it.
                 drop(tokio::spawn(drain(body)));
                 return status_reply(refusal.code, &refusal.text, refusal.trailers());
             }

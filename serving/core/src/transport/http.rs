@@ -59,7 +59,7 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, context: &
             let text = "The request's body is not in chunks as HTTP has them.";
             return finish(core, error(StatusCode::BAD_REQUEST, text), version, true);
         }
-        // Nobody reads this but logs, which have nginx's number for it.
+        // Only logs read this, which have nginx's number for it.
         Ok(Err(Unread::Gone)) => {
             let gone = StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST);
             return response(gone, HeaderMap::new(), Bytes::new());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// A body that comes no slower than this may take as long as it has bytes for.
 const MIN_BYTES_PER_MS: u64 = 16;
-/// Whoever is refused for want of room is asked to come back after so long.
+/// A client that is refused for want of room is asked to come back after so long.
 pub const RETRY: Duration = Duration::from_secs(1);
 
 /// Limits of connections.

@@ -231,7 +231,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, con
     if http2 {
         let mut connection = pin!(http2_builder(api, &limits).serve_connection(io, service));
         tokio::select! {
-            // A connection that ends with an error has nobody left to tell.
+            // A connection that ends with an error cannot be answered.
             _ = connection.as_mut() => return,
             _ = activity.overdue(&limits) => {}
             () = leaving => {}

@@ -36,7 +36,7 @@ _SURELY_FINITE = 300
 _SLICE = 1 << 17
 #: Some seconds of a thread. 40 kB of gzip may hold 20 million numbers, which are within the limit for bytes.
 MAX_VALUES = 1 << 24
-#: The same for values that no function of Python reads: nobody else has a turn, for some 100 ms.
+#: The same for values that no function of Python reads: the GIL is held throughout, for some 100 ms.
 _MAX_PLAIN = 1 << 20
 _MAX_QUOTE = 256
 
