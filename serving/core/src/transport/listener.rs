@@ -22,7 +22,6 @@ use tokio_rustls::TlsAcceptor;
 use crate::core::{Core, Phase};
 use crate::record::Seen;
 use crate::transport::activity::{Activity, Overdue, Watched};
-use crate::transport::gather::Gathered;
 use crate::transport::http::refuse_for_now;
 use crate::transport::{Answering, ConnectionLimits, Context, Peer, Refused, Reply, serve_grpc, serve_http};
 
@@ -207,7 +206,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, con
     }
     let activity = Activity::new(!http2);
     let stream = Watched::new(stream, activity.clone());
-    let io = TokioIo::new(Gathered::new(stream, http2.then(|| activity.clone())));
+    let io = TokioIo::new(stream);
     let (handler, requests) = (core.clone(), activity.clone());
     let service = service_fn(move |request| {
         let (core, peer, answered) = (handler.clone(), peer.clone(), requests.request());

@@ -2,7 +2,6 @@
 
 mod activity;
 mod body;
-mod gather;
 mod grpc;
 mod http;
 mod limits;
