@@ -205,8 +205,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, con
         limits.max_age = None;
     }
     let activity = Activity::new(!http2);
-    let stream = Watched::new(stream, activity.clone());
-    let io = TokioIo::new(stream);
+    let io = TokioIo::new(Watched::new(stream, activity.clone()));
     let (handler, requests) = (core.clone(), activity.clone());
     let service = service_fn(move |request| {
         let (core, peer, answered) = (handler.clone(), peer.clone(), requests.request());
