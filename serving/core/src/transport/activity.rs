@@ -1,16 +1,17 @@
 //! What happens on a connection, as its time limits need to know it.
 
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::yield_now;
 
 use crate::transport::ConnectionLimits;
-use crate::transport::thrift::Thrift;
+use crate::transport::frame_budget::FrameBudget;
 
 /// Others have their turn after so many bytes of a connection: small frames of many streams take milliseconds.
 const TURN: usize = 16 << 10;
@@ -118,21 +119,21 @@ pub struct Watched<S> {
     stream: S,
     activity: Arc<Activity>,
     /// Of HTTP/2.
-    thrift: Option<Thrift>,
+    frames: Option<FrameBudget>,
     /// Bytes since others had their turn.
     turn: usize,
 }
 
 impl<S> Watched<S> {
     pub fn new(stream: S, activity: Arc<Activity>) -> Watched<S> {
-        let thrift = (!activity.heads).then(Thrift::new);
-        Watched { stream, activity, thrift, turn: 0 }
+        let frames = (!activity.heads).then(FrameBudget::new);
+        Watched { stream, activity, frames, turn: 0 }
     }
 
     fn has_written(&mut self, bytes: usize) {
-        match &mut self.thrift {
+        match &mut self.frames {
             None => self.activity.has_written(),
-            Some(thrift) => thrift.wrote(bytes),
+            Some(frames) => frames.wrote(bytes),
         }
     }
 }
@@ -143,10 +144,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let in_debt = self.thrift.as_ref().is_some_and(Thrift::in_debt);
+        let in_debt = self.frames.as_ref().is_some_and(FrameBudget::in_debt);
         if self.turn >= if in_debt { SHORT_TURN } else { TURN } {
             self.turn = 0;
-            context.waker().wake_by_ref();
+            // Not the waker: tokio looks at the sockets before it wakes what has yielded.
+            let _ = pin!(yield_now()).poll(context);
             return Poll::Pending;
         }
         let before = buffer.filled().len();
@@ -165,7 +167,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         if !bytes.is_empty() {
             self.activity.has_read();
         }
-        if self.thrift.as_mut().is_some_and(|thrift| !thrift.read(bytes)) {
+        if self.frames.as_mut().is_some_and(|frames| !frames.read(bytes)) {
             return Poll::Ready(Err(io::Error::other("too many small frames")));
         }
         polled

@@ -2,6 +2,7 @@
 
 mod activity;
 mod body;
+mod frame_budget;
 mod grpc;
 mod http;
 mod limits;
@@ -9,7 +10,6 @@ mod listener;
 mod message;
 mod peer;
 mod status;
-mod thrift;
 mod tls;
 
 pub use self::body::{Answering, Reply};

@@ -19,9 +19,11 @@ const SETTINGS: u8 = 4;
 /// A change of settings is one of every stream; clients make a few, of a few settings each.
 const CHANGE: u64 = FRAME * 64;
 const SETTING: usize = 6;
+/// Settings in one frame, as nghttp2 has it (CVE-2020-11080); the protocols define ten.
+const MAX_SETTINGS: usize = 32;
 
 /// What a client's frames have cost, beyond the bytes that it sent and was answered.
-pub struct Thrift {
+pub struct FrameBudget {
     owed: u64,
     since: Instant,
     /// Bytes that are no head of a frame.
@@ -30,9 +32,9 @@ pub struct Thrift {
     known: usize,
 }
 
-impl Thrift {
-    pub fn new() -> Thrift {
-        Thrift { owed: 0, since: Instant::now(), skip: PREFACE, head: [0; HEAD], known: 0 }
+impl FrameBudget {
+    pub fn new() -> FrameBudget {
+        FrameBudget { owed: 0, since: Instant::now(), skip: PREFACE, head: [0; HEAD], known: 0 }
     }
 
     /// Takes in what a client sends; false where it is too much.
@@ -48,6 +50,9 @@ impl Thrift {
             if self.known == HEAD {
                 self.known = 0;
                 self.skip = u32::from_be_bytes([0, self.head[0], self.head[1], self.head[2]]) as usize;
+                if self.head[3] == SETTINGS && self.skip > MAX_SETTINGS * SETTING {
+                    return false;
+                }
                 self.owed += match self.head[3] {
                     DATA => FRAME.saturating_sub(self.skip as u64),
                     // h2 limits streams and resets, and calls are limited elsewhere.
@@ -90,12 +95,12 @@ mod tests {
 
     /// How many of these frames are taken, of 100,000, in pieces of so many bytes.
     fn taken(frame: &[u8], piece: usize, answered: usize) -> usize {
-        let mut thrift = Thrift::new();
-        assert!(thrift.read(&[0; PREFACE]));
+        let mut frames = FrameBudget::new();
+        assert!(frames.read(&[0; PREFACE]));
         (0..100_000)
             .find(|_| {
-                thrift.wrote(answered);
-                !frame.chunks(piece).all(|bytes| thrift.read(bytes))
+                frames.wrote(answered);
+                !frame.chunks(piece).all(|bytes| frames.read(bytes))
             })
             .unwrap_or(100_000)
     }
@@ -109,7 +114,8 @@ mod tests {
             }
         }
         assert!((250..1000).contains(&taken(&frame(SETTINGS, SETTING), 1000, 9)));
-        assert!((5..20).contains(&taken(&frame(SETTINGS, 2730 * SETTING), 1000, 9)));
+        assert!((100..600).contains(&taken(&frame(SETTINGS, MAX_SETTINGS * SETTING), 1000, 9)));
+        assert_eq!(taken(&frame(SETTINGS, (MAX_SETTINGS + 1) * SETTING), 1000, 9), 0);
     }
 
     #[test]

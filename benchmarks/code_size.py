@@ -1,7 +1,7 @@
 """Count lines, long files, crowded folders, repeated code and `Any`, for the table in docs/architecture.md.
 
-python -m benchmarks.house            # print the table and what is over a limit
-python -m benchmarks.house --write    # write the table into the page
+python -m benchmarks.code_size            # print the table and what is over a limit
+python -m benchmarks.code_size --write    # write the table into the page
 """
 
 import argparse
@@ -187,7 +187,7 @@ def main() -> None:
     for line in repeated():
         print("repeated:", line)
     if arguments.write:
-        write_section(ROOT / "docs" / "architecture.md", "<!-- house -->", "<!-- /house -->", table())
+        write_section(ROOT / "docs" / "architecture.md", "<!-- code size -->", "<!-- /code size -->", table())
 
 
 if __name__ == "__main__":
