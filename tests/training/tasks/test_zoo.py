@@ -44,7 +44,7 @@ from tests.support.server import RunningServer, serve
 
 #: Enough to check that an artefact is right; how right the formats are is the export room's own test.
 EXPORT = ExportOptions(
-    min_examples=16,
+    min_examples=32,
     batch_sizes=(1, 7),
     measure_seconds=0.02,
     latency_calls=10,
@@ -142,7 +142,7 @@ def server(zoo: Callable[[str], Trained], session_dir: Path) -> Iterator[Running
         export(
             run.task.exported,
             repository / name,
-            data=run.task.verification_data(16),
+            data=run.task.verification_data(48),
             signatures=run.task.signatures(),
             source=Source(task=name, data=run.result.data, metrics=run.result.metrics),
             options=replace(EXPORT, max_abs_error=1e-4) if name == "transfer" else EXPORT,
