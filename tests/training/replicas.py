@@ -18,7 +18,7 @@ from modelyard.training import Trainer, TrainerOptions, average_loss, minimize, 
 from modelyard.training.checkpoint import read_state
 from tests.training.library_task import LibraryTask
 
-OPTIONS = TrainerOptions(epochs=3, batch_size=8, steps_per_loop=4, seed=11)
+OPTIONS = TrainerOptions(epochs=2, batch_size=8, steps_per_loop=4, seed=11)
 
 
 class Places(LibraryTask):
@@ -51,12 +51,10 @@ def main() -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    # What can go wrong in one of two options together, or in how they meet, shows as well; neither is below.
     changes: dict[str, dict[str, Any]] = {
-        "last batch partial": {},
-        "clipped": {"clip_norm": 0.5},
-        "averaged": {"ema_decay": 0.9},
-        "micro-batches": {"accumulate_steps": 3},
-        "whole epoch": {"loop": "epoch"},
+        "micro-batches, clipped": {"accumulate_steps": 3, "clip_norm": 0.5},
+        "whole epoch, averaged": {"loop": "epoch", "ema_decay": 0.9},
     }
     apart = {
         name: _apart(LibraryTask, replace(OPTIONS, **change), replace(OPTIONS, **change), mirrored)

@@ -54,6 +54,13 @@ class StopAt:
             raise _Stop
 
 
+@pytest.fixture(scope="module")
+def whole() -> tuple[ToyTask, TrainResult]:
+    """A run that nothing stopped; tests only read it."""
+    task = ToyTask()
+    return task, Trainer(task, OPTIONS).run()
+
+
 def test_it_trains_and_reports_every_epoch() -> None:
     events: list[Any] = []
     task = ToyTask()
@@ -74,50 +81,48 @@ def test_it_trains_and_reports_every_epoch() -> None:
     assert (events[-1].name, events[-1].reason) == ("stop", "finished")
 
 
-def test_the_last_evaluation_is_of_the_final_weights() -> None:
-    task = ToyTask()
-    result = Trainer(task, OPTIONS).run()
+def test_the_last_evaluation_is_of_the_final_weights(whole: tuple[ToyTask, TrainResult]) -> None:
+    task, result = whole
     predicted = np.asarray(task.model(task.features, training=False))[:, 0]
     assert result.history[-1].evaluation["loss"] == pytest.approx(np.mean((predicted - task.targets) ** 2), rel=1e-5)
 
 
-def test_the_same_seed_gives_the_same_numbers_whatever_the_loop() -> None:
-    first, second = ToyTask(), ToyTask()
-    one = Trainer(first, OPTIONS).run()
+def test_the_same_seed_gives_the_same_numbers_whatever_the_loop(whole: tuple[ToyTask, TrainResult]) -> None:
+    (first, one), second = whole, ToyTask()
     two = Trainer(second, replace(OPTIONS, steps_per_loop=1)).run()
     assert numbers(one) == numbers(two)
     assert same_values(first, second)
 
 
-def test_another_seed_gives_other_numbers() -> None:
-    assert numbers(Trainer(ToyTask(), OPTIONS).run()) != numbers(Trainer(ToyTask(), replace(OPTIONS, seed=12)).run())
+def test_another_seed_gives_other_numbers(whole: tuple[ToyTask, TrainResult]) -> None:
+    assert numbers(whole[1]) != numbers(Trainer(ToyTask(), replace(OPTIONS, seed=12)).run())
 
 
 @pytest.mark.parametrize("stop", [1, 4, 6, 9, 17])
-def test_a_run_that_was_stopped_ends_like_one_that_was_not(stop: int, tmp_path: Path) -> None:
-    whole_task, task = ToyTask(), ToyTask()
-    whole = Trainer(whole_task, OPTIONS).run()
+def test_a_run_that_was_stopped_ends_like_one_that_was_not(
+    stop: int, whole: tuple[ToyTask, TrainResult], tmp_path: Path
+) -> None:
+    task = ToyTask()
     options = replace(OPTIONS, model_dir=tmp_path, checkpoint_every_steps=3)
     with pytest.raises(_Stop):
         Trainer(ToyTask(), options, [StopAt(stop)]).run()
     resumed = Trainer(task, options).run()
-    assert numbers(resumed) == numbers(whole)
-    assert same_values(task, whole_task)
+    assert numbers(resumed) == numbers(whole[1])
+    assert same_values(task, whole[0])
     # What StopAt interrupts is a step whose checkpoint is not written yet.
     last_saved = max((step for step in range(0, stop) if step % 3 == 0), default=0)
     assert resumed.resumed_from == (last_saved or None)
 
 
-def test_more_epochs_go_on_from_the_end(tmp_path: Path) -> None:
-    whole = Trainer(ToyTask(), OPTIONS).run()
+def test_more_epochs_go_on_from_the_end(whole: tuple[ToyTask, TrainResult], tmp_path: Path) -> None:
     options = replace(OPTIONS, model_dir=tmp_path)
     Trainer(ToyTask(), replace(options, epochs=2)).run()
     resumed = Trainer(ToyTask(), options).run()
     assert resumed.resumed_from == 2 * STEPS_PER_EPOCH
-    assert numbers(resumed) == numbers(whole)
+    assert numbers(resumed) == numbers(whole[1])
     again = Trainer(ToyTask(), options).run()
     assert again.resumed_from == again.step == 3 * STEPS_PER_EPOCH
-    assert numbers(again) == numbers(whole)
+    assert numbers(again) == numbers(whole[1])
 
 
 def test_restore_gives_the_trained_weights(tmp_path: Path) -> None:
@@ -134,7 +139,7 @@ def test_restore_without_a_checkpoint_is_an_error(tmp_path: Path) -> None:
         restore(tmp_path, ToyTask())
 
 
-def test_ctrl_c_stops_after_a_whole_loop_with_a_checkpoint(tmp_path: Path) -> None:
+def test_ctrl_c_stops_after_a_whole_loop_with_a_checkpoint(whole: tuple[ToyTask, TrainResult], tmp_path: Path) -> None:
     events: list[Any] = []
 
     def press(event: Event) -> None:
@@ -150,7 +155,7 @@ def test_ctrl_c_stops_after_a_whole_loop_with_a_checkpoint(tmp_path: Path) -> No
     assert (events[-1].name, events[-1].reason, events[-1].step) == ("stop", "interrupted", 8)
     resumed = Trainer(ToyTask(), options).run()
     assert resumed.resumed_from == 8
-    assert numbers(resumed) == numbers(Trainer(ToyTask(), OPTIONS).run())
+    assert numbers(resumed) == numbers(whole[1])
 
 
 def test_ctrl_c_in_the_last_evaluation_does_not_let_the_caller_go_on(tmp_path: Path) -> None:

@@ -62,13 +62,19 @@ def test_nas_s_children_are_trained_by_the_workers_of_a_parameter_server(subset:
     )
 
 
-def test_nas_is_restored_with_its_best_child(subset: FashionMnist, tmp_path: Path) -> None:
-    def make() -> NasTask:
-        return NasTask(data=subset, **SMALLEST)
+@pytest.fixture(scope="module")
+def searched(subset: FashionMnist, session_dir: Path) -> tuple[NasTask, Path]:
+    """A search of ten children, and its folder."""
+    folder = session_dir / "nas"
+    task = NasTask(data=subset, **SMALLEST, learning_rate=0.1)
+    Trainer(task, TrainerOptions(epochs=1, batch_size=1, model_dir=folder)).run()
+    return task, folder
 
-    task, again = make(), make()
-    Trainer(task, TrainerOptions(epochs=1, batch_size=1, model_dir=tmp_path)).run()
-    restore(tmp_path, again)
+
+def test_nas_is_restored_with_its_best_child(subset: FashionMnist, searched: tuple[NasTask, Path]) -> None:
+    task, folder = searched
+    again = NasTask(data=subset, **SMALLEST, learning_rate=0.1)
+    restore(folder, again)
     assert len(task.rewards) == 10
     np.testing.assert_array_equal(again.rewards, task.rewards)
     assert again.best_child == task.best_child
@@ -102,13 +108,12 @@ def test_nas_refuses_a_search_without_children(values: Mapping[str, Any], messag
         NasTask(**values)
 
 
-def test_nas_averages_and_checks_its_controller(subset: FashionMnist, tmp_path: Path) -> None:
-    def trained(**changes: Any) -> NasTask:
-        task = NasTask(data=subset, **SMALLEST, learning_rate=0.1)
-        Trainer(task, TrainerOptions(epochs=1, batch_size=2, **changes)).run()
-        return task
-
-    plain, averaged = trained(), trained(ema_decay=0.9, model_dir=tmp_path)
+def test_nas_averages_and_checks_its_controller(
+    subset: FashionMnist, searched: tuple[NasTask, Path], tmp_path: Path
+) -> None:
+    plain, _ = searched
+    averaged = NasTask(data=subset, **SMALLEST, learning_rate=0.1)
+    Trainer(averaged, TrainerOptions(epochs=1, batch_size=1, ema_decay=0.9, model_dir=tmp_path)).run()
     # The same search; only the weights that are kept in the end are others.
     np.testing.assert_array_equal(plain.rewards, averaged.rewards)
     pairs = [

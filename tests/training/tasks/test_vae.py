@@ -16,8 +16,11 @@ from modelyard.training.tasks import VaeTask
 SEED = 0
 
 
-def log_likelihood(task: VaeTask, images: npt.NDArray[np.float32], step: float = 0.06) -> npt.NDArray[np.float64]:
-    """``log p(x)``, the integral of ``p(x | z) p(z)`` over two latent dimensions, as a sum over a grid."""
+def log_likelihood(task: VaeTask, images: npt.NDArray[np.float32], step: float = 0.12) -> npt.NDArray[np.float64]:
+    """``log p(x)``, the integral of ``p(x | z) p(z)`` over two latent dimensions, as a sum over a grid.
+
+    With half the step it differs by 4e-7.
+    """
     decoder: Any = task.decoder
     axis = np.arange(-6, 6, step, dtype=np.float32)
     pixels = images.reshape(len(images), -1).astype(np.float64)
@@ -36,7 +39,8 @@ def bounds(task: VaeTask, images: npt.NDArray[np.float32], samples: int) -> tupl
     """ELBO and importance-weighted bound of each image, as evaluation with so many samples reports them."""
     again = VaeTask(data=task.data, samples=samples)
     again.encoder, again.decoder = task.encoder, task.decoder
-    values = again.eval_step((tf.constant(images), tf.zeros([len(images)], tf.int64)))
+    evaluate: Any = tf.function(again.eval_step)
+    values = evaluate((tf.constant(images), tf.zeros([len(images)], tf.int64)))
     elbo, weighted = (-np.asarray(values[name], np.float64) for name in ("loss", "importance_weighted_loss"))
     return elbo, weighted
 
@@ -54,7 +58,7 @@ def test_its_bounds_are_below_the_likelihood_and_more_samples_come_closer(subset
     assert (exact - elbo).mean() > (exact - few).mean() + 0.1 > (exact - many).mean() + 0.2
 
 
-@pytest.mark.parametrize("latent", [5, 10, 20])
+@pytest.mark.parametrize("latent", [5, 20])
 def test_it_learns_with_as_many_dimensions_as_are_asked_for(subset: FashionMnist, latent: int) -> None:
     task = VaeTask(data=subset, latent=latent, samples=2)
     options = TrainerOptions(**{**task.recipe, "epochs": 6, "seed": SEED})

@@ -46,7 +46,7 @@ from tests.support.server import RunningServer, serve
 EXPORT = ExportOptions(
     min_examples=32,
     batch_sizes=(1, 7),
-    measure_seconds=0.2,
+    measure_seconds=0.02,
     latency_calls=10,
     runtimes=("onnxruntime", "litert"),
 )
