@@ -24,7 +24,10 @@ BOUNDS = {
 def _cached() -> Iterator[tuple[str, str, ast.FunctionDef | ast.AsyncFunctionDef | None]]:
     """Each use of a cache of functools: its file, the cache, and the function that it decorates."""
     for path in library_files():
-        tree = ast.parse(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        if "cache" not in text:
+            continue
+        tree = ast.parse(text)
         decorated = {
             id(part): node
             for node in ast.walk(tree)
@@ -60,7 +63,7 @@ def test_a_cache_holds_one_value_or_has_a_bound() -> None:
 def test_heads_that_differ_each_time_do_not_add_up(block: Callable[[int], bytes]) -> None:
     tracemalloc.start()
     try:
-        for number in range(600):
+        for number in range(100):
             decode_fields(block(number))
         gc.collect()
         assert tracemalloc.get_traced_memory()[0] < 8 << 20
