@@ -29,7 +29,7 @@ settings.load_profile("shared")
 # A process for each of a hundred exports, and 20 s to measure each, would take longer than they do: tests/export has
 # what is about either, and whatever runs the command line has both. Here, as the options of other conftest.py are made
 # before pytest_configure.
-(ExportOptions.__init__.__kwdefaults__ or {}).update(isolate=False, measure_seconds=1.0)
+(ExportOptions.__init__.__kwdefaults__ or {}).update(isolate=False, measure_seconds=0.3)
 
 
 def pytest_configure(config: pytest.Config) -> None:
