@@ -79,7 +79,7 @@ FREE_OF_TENSORFLOW = (
 @functools.cache
 def imports(path: Path) -> list[tuple[str, int, bool]]:
     """Every module that a file imports: its name, the line, and whether at import time."""
-    found = []
+    found: list[tuple[str, int, bool]] = []
 
     def look(node: ast.AST, at_import: bool) -> None:
         if isinstance(node, ast.Import):
