@@ -58,7 +58,9 @@ lint: install
 types: install
 	$(BIN)/mypy
 
+# Of hundreds of processes that tests start, each would compile the package again where PYTHONDONTWRITEBYTECODE is set.
 unit: install
+	@$(BIN)/python -m compileall -q clients export training serving loadtests tests benchmarks
 	$(BIN)/pytest -q --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # What a transport can get wrong; the rest of the contract is the same code behind all of them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import shutil
 import signal
@@ -28,7 +29,7 @@ settings.load_profile("shared")
 # A process for each of a hundred exports, and 20 s to measure each, would take longer than they do: tests/export has
 # what is about either, and whatever runs the command line has both. Here, as the options of other conftest.py are made
 # before pytest_configure.
-(ExportOptions.__init__.__kwdefaults__ or {}).update(isolate=False, measure_seconds=1.0)
+(ExportOptions.__init__.__kwdefaults__ or {}).update(isolate=False, measure_seconds=0.3)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,6 +47,12 @@ def pytest_configure(config: pytest.Config) -> None:
         set_logical_cpus()
 
 
+def pytest_collection_finish() -> None:
+    """What was imported is no garbage: a collection that looked at all of TensorFlow would take a second each time."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     # What processes that are killed leave behind lies where pytest removes it. A short name: sockets have paths, too.
@@ -56,6 +63,9 @@ def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
             patch.delenv(name, raising=False)
         patch.setenv("TMPDIR", str(temporary))
         patch.setattr(tempfile, "tempdir", str(temporary))
+        # A model that is unloaded in this process would have it look at all that was imported, TensorFlow among it, a
+        # second each time: serving/runtime/test_memory.py has processes of its own for that.
+        patch.setattr("modelyard.serving.servables._servable.release_memory", lambda: None)
         yield
     # pytest keeps the folders of the last three sessions. What multiprocessing has made it removes at the exit.
     for each in temporary.iterdir():

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -285,35 +285,51 @@ def test_errors_of_the_command(model_dir: Path, capsys: pytest.CaptureFixture[st
     assert run(capsys, "ls", f"file://{model_dir}")[0] == 0
 
 
+#: For each line of its input a process that publishes for ever, forked when all is imported.
 PUBLISH = """
-import sys
+import os, sys
 from dataclasses import replace
 from pathlib import Path
 from modelyard.artifact import *
 template, folder = Manifest.from_json(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
-print("ready", flush=True)
-for turn in range(100000):
-    with staging(folder) as staged:
-        (staged / "onnx").mkdir()
-        for index in range(4):
-            (staged / "onnx" / f"{index}.onnx").write_bytes(bytes([turn % 256]) * 50_000)
-        files = hash_files(staged)
-        version = publish(staged, folder, lambda number: replace(template, version=number, files=files))
-    set_label(folder, "stable", "latest")
-    collect(folder, keep=3, stale_s=3600)
+for _ in sys.stdin:
+    child = os.fork()
+    if child:
+        print(child, flush=True)
+        os.waitpid(child, 0)
+        print("ended", flush=True)
+        continue
+    for turn in range(100000):
+        with staging(folder) as staged:
+            (staged / "onnx").mkdir()
+            for index in range(4):
+                (staged / "onnx" / f"{index}.onnx").write_bytes(bytes([turn % 256]) * 50_000)
+            files = hash_files(staged)
+            version = publish(staged, folder, lambda number: replace(template, version=number, files=files))
+        set_label(folder, "stable", "latest")
+        collect(folder, keep=3, stale_s=3600)
 """
 
 
-def test_killed_at_twenty_random_moments(tmp_path: Path, manifest: Manifest) -> None:
-    """Publishing, labelling and collecting in a loop, until SIGKILL: what a reader sees is whole each time."""
+@pytest.fixture
+def publisher(tmp_path: Path, manifest: Manifest) -> Iterator[subprocess.Popen[str]]:
     (tmp_path / "manifest.json").write_text(manifest.to_json())
+    command = [sys.executable, "-c", PUBLISH, str(tmp_path / "manifest.json"), str(tmp_path / "models" / "m")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
+def test_killed_at_twenty_random_moments(tmp_path: Path, publisher: subprocess.Popen[str]) -> None:
+    """Publishing, labelling and collecting in a loop, until SIGKILL: what a reader sees is whole each time."""
     folder, rng, last = tmp_path / "models" / "m", random.Random(7), 0
+    assert publisher.stdin is not None and publisher.stdout is not None
     for _ in range(20):
-        command = [sys.executable, "-c", PUBLISH, str(tmp_path / "manifest.json"), str(folder)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-            time.sleep(rng.uniform(0.0, 0.15))
-            process.send_signal(signal.SIGKILL)
+        publisher.stdin.write("\n")
+        publisher.stdin.flush()
+        child = int(publisher.stdout.readline())
+        time.sleep(rng.uniform(0.0, 0.15))
+        os.kill(child, signal.SIGKILL)
+        assert publisher.stdout.readline() == "ended\n"
         if not folder.exists():
             continue
         versions = list_versions(folder)

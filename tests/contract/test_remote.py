@@ -16,6 +16,8 @@ from tests.support.object_store import s3
 from tests.support.server import RunningServer, run_to_end, serve
 
 WAIT_S = 60
+#: A store where nobody listens, and an SDK that does not ask it again for 10 s.
+AWAY = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +84,7 @@ def test_versions_come_and_go_in_the_store(environment: Mapping[str, str], tmp_p
 
 def test_a_store_that_refuses(environment: Mapping[str, str], tmp_path: Path) -> None:
     """Nobody listens: the server says so, stays, and serves when the store is back."""
-    away = {**environment, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
+    away = {**environment, **AWAY}
     with serve("s3://models/away", model="m", log_dir=tmp_path, env=away, wait=False) as server:
         expected = "base path s3://models/away cannot be read"
         server.wait_until(lambda: expected in server.log_text(), WAIT_S, "saying that the store is away")
@@ -93,7 +95,7 @@ def test_a_store_that_refuses(environment: Mapping[str, str], tmp_path: Path) ->
 
 @pytest.mark.parametrize("away", [True, False])
 def test_a_repository_that_cannot_be_reached(environment: Mapping[str, str], away: bool) -> None:
-    env = {**environment, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"} if away else environment
+    env = {**environment, **AWAY} if away else environment
     code, output = run_to_end("--model_repository=s3://nobucket/none", env=env)
     assert (code, "Traceback" in output) == (2, False), output
     assert output.splitlines()[-1].startswith("modelyard serve: --model_repository=s3://nobucket/none: "), output

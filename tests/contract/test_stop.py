@@ -108,7 +108,7 @@ def test_the_health_service_says_goodbye_first(tmp_path: Path) -> None:
 
 
 def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
-    publish_slow(tmp_path / "slow", loops=30_000)
+    publish_slow(tmp_path / "slow", loops=12_000)
     flags = ["--drain_seconds=60"]
     with (
         serve(tmp_path / "slow", model="slow", log_dir=tmp_path, flags=flags) as server,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import signal
+import resource
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,14 +33,13 @@ from modelyard.artifact import (
     read_manifest,
     verify_files,
 )
-from modelyard.errors import ConversionError, ManifestError, PublishError, VerificationError
+from modelyard.errors import ConversionError, ManifestError, ModelyardError, PublishError, VerificationError
 from modelyard.export import ExportEvent, ExportReport, Format, export
 from modelyard.export.runtimes import rank_runtimes, thread_counts
 from modelyard.serving import LoadOptions, load_servable
 from modelyard.serving.backends import Runtime
 from tests.export.conftest import COUNT, NAMES, OPTIONS, Classifier, Signatures, make_data, make_signatures
 
-ROOT = Path(__file__).parents[2]
 SOURCE = Source(task="toy", git_commit="abc", data="random", config={"epochs": 0}, metrics={"accuracy": 0.5})
 
 
@@ -242,7 +243,17 @@ def test_a_repository_that_cannot_be_written(
         export(classifier, tmp_path / "file" / "m", data=data, signatures=signatures, source=SOURCE, options=OPTIONS)
 
 
-def export_toy(model_dir: Path) -> None:
+@pytest.fixture(scope="module")
+def elsewhere() -> multiprocessing.context.ForkServerContext:
+    """Processes of their own, forked from one that has imported what they need and has done nothing else."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def export_toy(
+    model_dir: Path, formats: tuple[Format, ...], progress: Callable[[ExportEvent], None] = lambda _: None
+) -> None:
     """Runs in processes of their own."""
     classifier = Classifier()
     export(
@@ -251,13 +262,14 @@ def export_toy(model_dir: Path) -> None:
         data=make_data(classifier),
         signatures=make_signatures(classifier),
         source=SOURCE,
-        options=replace(OPTIONS, formats=("saved_model",)),
+        options=replace(OPTIONS, formats=formats),
+        progress=progress,
     )
 
 
-def test_two_exporters_at_once_both_publish(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=export_toy, args=(tmp_path / "toy",)) for _ in range(2)]
+def test_two_exporters_at_once_both_publish(elsewhere: Any, tmp_path: Path) -> None:
+    arguments = (tmp_path / "toy", ("saved_model",))
+    workers = [elsewhere.Process(target=export_toy, args=arguments) for _ in range(2)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -270,71 +282,54 @@ def test_two_exporters_at_once_both_publish(tmp_path: Path) -> None:
         verify_files(version.path, manifest)
 
 
-RUN = """
-import sys
-from dataclasses import replace
-from pathlib import Path
-import tests.export.conftest as toy
-from modelyard.artifact import Source
-from modelyard.export import export
-classifier = toy.Classifier()
-def tell(event):
-    if event.stage == sys.argv[2]:
-        print(event.stage, flush=True)
-        sys.stdin.readline()
-export(classifier, sys.argv[1], data=toy.make_data(classifier), signatures=toy.make_signatures(classifier),
-             source=Source(), options=replace(toy.OPTIONS, formats=("saved_model", "onnx")), progress=tell)
-"""
+def export_until(stage: str, model_dir: Path, reached: Any) -> None:
+    """Says that the stage has begun, and stays there."""
+
+    def tell(event: ExportEvent) -> None:
+        if event.stage == stage:
+            reached.set()
+            time.sleep(600)
+
+    export_toy(model_dir, ("saved_model", "onnx"), tell)
 
 
 @pytest.mark.parametrize("stage", ["convert onnx", "publish"])
-def test_a_killed_exporter_leaves_staging_only(tmp_path: Path, stage: str) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", RUN, str(tmp_path / "toy"), stage],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        cwd=ROOT,
-        text=True,
-    ) as process:
-        if process.stdout is None:
-            pytest.fail("no pipe")
-        assert process.stdout.readline().strip() == stage
-        process.send_signal(signal.SIGKILL)
+def test_a_killed_exporter_leaves_staging_only(elsewhere: Any, tmp_path: Path, stage: str) -> None:
+    reached = elsewhere.Event()
+    process = elsewhere.Process(target=export_until, args=(stage, tmp_path / "toy", reached))
+    process.start()
+    try:
+        assert reached.wait(300)
+    finally:
+        process.kill()
+        process.join()
     assert list_versions(tmp_path / "toy") == ()
     (left,) = (tmp_path / "toy").iterdir()
     assert left.name.startswith(STAGING_PREFIX)
 
 
-FULL = """
-import resource, sys
-from pathlib import Path
-import tests.export.conftest as toy
-from modelyard.artifact import Source
-from modelyard.errors import ModelyardError
-from modelyard.export import export
-classifier = toy.Classifier()
-signatures, data = toy.make_signatures(classifier), toy.make_data(classifier)
-# A SavedModel of 100 kB, a report of 60 kB, ONNX files of a few kB: each limit stops another writer.
-for limit in (1_000, 40_000):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-    try:
-        export(classifier, sys.argv[1], data=data, signatures=signatures, source=Source(), options=toy.OPTIONS)
-    except ModelyardError as exc:
-        print(type(exc).__name__)
-"""
+def export_to_full_disks(model_dir: Path, told: Any) -> None:
+    classifier = Classifier()
+    signatures, data = make_signatures(classifier), make_data(classifier)
+    # A SavedModel of 100 kB, a report of 60 kB, ONNX files of a few kB: each limit stops another writer.
+    for limit in (1_000, 40_000):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        try:
+            export(classifier, model_dir, data=data, signatures=signatures, source=Source(), options=OPTIONS)
+        except ModelyardError as exc:
+            told.send(type(exc).__name__)
 
 
-def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path / "toy")],
-        capture_output=True,
-        check=False,
-        cwd=ROOT,
-        text=True,
-    )
-    told = done.stdout.split()
-    assert len(told) == 2 and set(told) <= {"PublishError", "ConversionError"}, done.stderr
+def test_a_full_disk_leaves_nothing(elsewhere: Any, tmp_path: Path) -> None:
+    here, there = elsewhere.Pipe(duplex=False)
+    process = elsewhere.Process(target=export_to_full_disks, args=(tmp_path / "toy", there))
+    process.start()
+    there.close()
+    with here:
+        told = [here.recv() for _ in range(2)]
+    process.join(60)
+    assert process.exitcode == 0
+    assert set(told) <= {"PublishError", "ConversionError"}
     assert list((tmp_path / "toy").iterdir()) == []
 
 

@@ -11,6 +11,8 @@ import pytest
 from tests.support.server import serve
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Of another environment, whose path follows.
+PIP = (sys.executable, "-m", "pip", "--python")
 CALL = """
 import sys
 from pathlib import Path
@@ -29,8 +31,9 @@ print(sorted(name for name in ("tensorflow", "onnxruntime", "PIL", "uvicorn") if
 def environment(folder: Path, wheel: Path, extra: str) -> Path:
     """A fresh virtual environment with the wheel; its Python."""
     python = folder / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=120)
-    install = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt")]
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
+    # Most of what is installed is never imported here, and need not be compiled.
+    install = [*PIP, str(python), "install", "--quiet", "--no-compile", "--constraint", str(ROOT / "constraints.txt")]
     result = subprocess.run([*install, f"{wheel}{extra}"], capture_output=True, text=True, timeout=600, check=False)
     if result.returncode != 0 and "No matching distribution" in result.stderr:
         pytest.skip("no package index is reachable, so nothing can be installed into an empty environment")
@@ -48,9 +51,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def installed(python: Path) -> set[str]:
-    result = subprocess.run(
-        [str(python), "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True, timeout=60, check=True
-    )
+    command = [*PIP, str(python), "list", "--format=freeze"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     return {line.partition("==")[0].lower() for line in result.stdout.splitlines()}
 
 

