@@ -21,6 +21,7 @@ from modelyard.training import Goal, TrainerOptions
         ({"seed": 1 << 32}, "below 2"),
         ({"checkpoint_every_steps": 0, "model_dir": Path("x")}, "checkpoint_every_steps is 0"),
         ({"checkpoint_every_steps": 5}, "model_dir is None"),
+        ({"model_dir": "s3://bucket/run"}, r"model_dir \(--model-dir\) is s3:/bucket/run; expected a folder"),
     ],
 )
 def test_numbers_out_of_range_are_an_error(options: dict[str, Any], message: str) -> None:

@@ -27,8 +27,10 @@ from modelyard.artifact._maintain import (
     sign_version,
 )
 from modelyard.artifact._manifest import read_manifest
+from modelyard.artifact._manifest_parts import PRECISIONS
 from modelyard.artifact._remote import Location, locate
 from modelyard.artifact._repository import AnyVersion, list_versions
+from modelyard.artifact._signature import DEFAULT_SIGNATURE
 from modelyard.artifact._signing import generate_key, load_signing_key, load_trusted_keys
 from modelyard.errors import ArtifactError, ConfigurationError, ModelNotFoundError, ModelyardError
 
@@ -42,6 +44,7 @@ examples:
   modelyard repo label models/fashion canary latest
   modelyard repo gc models/fashion --keep 3      keep the newest three, and what has a label
   modelyard repo ls s3://bucket/models           the same in an object store; gs:// and file://, too
+  modelyard repo bundle models/fashion --output fashion.tflite     one file for phones, with labels
   modelyard repo keygen key.pem                  a key pair: key.pem signs, key.pub.pem is trusted
   modelyard repo sign models/fashion 4 --signing-key key.pem
   modelyard repo verify models --trusted-key key.pub.pem
@@ -86,6 +89,22 @@ def make_parser() -> argparse.ArgumentParser:
     garbage = add("gc", "remove all but the newest versions, and what crashed exports left")
     garbage.add_argument("--keep", type=int, required=True, metavar="N", help="how many of the newest stay")
     add("rm", "remove one version").add_argument("version", metavar="VERSION")
+    bundle = add("bundle", "write one TFLite file for phones, with the labels and Google's metadata in it")
+    bundle.add_argument("version", metavar="VERSION", nargs="?", default="latest")
+    bundle.add_argument("--output", type=Path, required=True, metavar="FILE.tflite", help="the file to write")
+    bundle.add_argument("--signature", default=DEFAULT_SIGNATURE, help="whose graph (default: %(default)s)")
+    bundle.add_argument(
+        "--precision", choices=PRECISIONS, default="float32", help="which of its files (default: %(default)s)"
+    )
+    bundle.add_argument("--outputs", nargs="+", metavar="OUTPUT", help="which outputs (default: those of floats)")
+    bundle.add_argument(
+        "--labels", type=Path, metavar="FILE", help="a name of a class in each line (default: those in the graph)"
+    )
+    for name in ("--mean", "--std"):
+        bundle.add_argument(
+            name, nargs="+", type=float, metavar="X", help="the input is an image, and takes (pixel - mean) / std; one "
+            "number, or one for each channel (default: what the version's image signature does)",
+        )  # fmt: skip
     sign = add("sign", "verify a version, then sign its manifest")
     sign.add_argument("version", metavar="VERSION")
     sign.add_argument("--signing-key", type=Path, required=True, metavar="KEY.PEM", help="private Ed25519 key")
@@ -101,7 +120,7 @@ def main(argv: list[str]) -> int:
     arguments = make_parser().parse_args(argv)
     commands: Mapping[str, Callable[[argparse.Namespace], int]] = {
         "ls": _ls, "show": _show, "verify": _verify, "diff": _diff, "promote": _promote, "label": _label, "gc": _gc,
-        "rm": _rm, "sign": _sign, "keygen": _keygen,
+        "rm": _rm, "sign": _sign, "keygen": _keygen, "bundle": _bundle,
     }  # fmt: skip
     try:
         return commands[arguments.command](arguments)
@@ -203,6 +222,23 @@ def _gc(arguments: argparse.Namespace) -> int:
 
 def _rm(arguments: argparse.Namespace) -> int:
     return _say(arguments, remove_version(arguments.path, arguments.version), "removed")
+
+
+def _bundle(arguments: argparse.Namespace) -> int:
+    from modelyard.artifact.bundle import BundleOptions, write_bundle
+
+    try:
+        labels = arguments.labels and arguments.labels.read_text("utf-8").splitlines()
+    except (OSError, ValueError) as exc:
+        raise ConfigurationError(f"--labels {arguments.labels} cannot be read: {exc}") from exc
+    options = BundleOptions(
+        signature=arguments.signature, precision=arguments.precision, outputs=arguments.outputs, labels=labels,
+        mean=arguments.mean, std=arguments.std,
+    )  # fmt: skip
+    version = find_version(arguments.path, arguments.version)
+    bundle = write_bundle(version, arguments.output, options)
+    _write([f"{arguments.path.name} version {version.number}: {bundle}"])
+    return 0
 
 
 def _sign(arguments: argparse.Namespace) -> int:

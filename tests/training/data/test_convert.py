@@ -55,6 +55,8 @@ def converted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     root = tmp_path_factory.mktemp("converted")
     (root / "names.txt").write_text("coat\n")
     commands = {
+        # First, for to have made any pipeline tells Beam where an object store is; and without a bad image.
+        "small": ["s3://data/small", "s3://data/few", "--shards", "1", "--test-share", "0"],
         "photos": [str(source), "photos", "--shards", "3", "--runner=DirectRunner"],
         "again": [str(source), "photos"],
         "allowed": [str(source), "allowed", "--allow-bad", "2", "--shards", "1", "--test-share", "0"],
@@ -71,13 +73,17 @@ def converted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     with s3("data") as store:
         files = s3fs.S3FileSystem()
         files.put(str(source), "data/photos", recursive=True)
+        for path in sorted((source / "coat").glob("*.jpeg"))[:2]:
+            files.put(str(path), f"data/small/coat/{path.name}")
         run = subprocess.run(
             [sys.executable, "-c", COMMANDS, json.dumps(list(commands.values()))],
             cwd=root, env={**environment, **store}, capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
+        assert run.returncode == 0, run.stderr
+        results = json.loads(run.stdout.splitlines()[-1])
+        assert (results[0]["code"], results[-1]["code"]) == (0, 3), results[0]["err"] + results[-1]["err"]
         files.get("data/records", str(root / "store"), recursive=True)
-    assert run.returncode == 0, run.stderr
-    results = json.loads(run.stdout.splitlines()[-1])
+        files.get("data/few", str(root / "few"), recursive=True)
     return root, {name: Done(**each) for name, each in zip(commands, results, strict=True)}
 
 
@@ -110,6 +116,8 @@ def test_an_image_folder_becomes_records_and_bad_images_are_named(
 
 def test_folders_of_an_object_store_become_the_same_records(converted: tuple[Path, dict[str, Done]]) -> None:
     root, results = converted
+    assert results["small"].code == 0, results["small"].err
+    assert open_records(root / "few").split("train").count == 2
     assert results["store"].code == 3, results["store"].err
     assert "skipped s3://data/photos/bag/cut.jpeg: " in results["store"].err
     stored, local = open_records(root / "store"), open_records(root / "photos")

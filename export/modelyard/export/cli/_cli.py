@@ -87,7 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--expected", metavar="DATA",
-        help="answers that an ONNX or TFLite file has to give to --data, as --data, with an array for each output",
+        help="answers to --data of the program that wrote the file, as --data, with an array for each output",
     )  # fmt: skip
     parser.add_argument(
         "--from", choices=LIBRARIES, dest="library",

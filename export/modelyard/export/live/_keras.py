@@ -68,6 +68,13 @@ def _readable(path: Path) -> Iterator[Path]:
 
 def keras_signatures(model: keras.Model, declared: Sequence[TensorSpec] = ()) -> tuple[dict[str, AnyFunction], bool]:
     """The default signature of a Keras model."""
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise ConfigurationError(
+            f"Keras computes with {backend} in this process (KERAS_BACKEND, or keras.json), and the export traces a "
+            "model with TensorFlow. Save the model, model.save('model.keras'), and export the file with "
+            f"KERAS_BACKEND=tensorflow; --expected (expected=) holds it to what {backend} answers."
+        )
     arguments, assumed = _known_arguments(model)
     if declared:
         arguments, assumed = _declared_arguments(model, arguments, declared), False

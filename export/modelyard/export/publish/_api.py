@@ -109,8 +109,10 @@ def export(
             by input name (or by signature and then input name); or one array, for a model with one input. A list may
             have an array for each example, of any sizes where the signature leaves axes free. Of a ``torch.nn.Module``
             the batch and the axes in which examples differ are free.
-        expected: For an ONNX or TFLite file, the answers that it has to give to ``data``, of any kind that ``data`` may
-            have, by output name; not necessarily of all outputs. None to compare it with itself only.
+        expected: For a file, the answers of the program that wrote it to ``data``, of any kind that ``data`` may have,
+            by output name; not necessarily of all outputs. Every format is held to them: of a ``.keras`` file of a
+            model that was trained on PyTorch or JAX, to those of that backend. None to compare an ONNX or TFLite file
+            with itself only, and other files with what TensorFlow makes of them.
         signatures: What to serve, by name, for a ``tf.Module`` or Keras model. Of a SavedModel, and of functions with
             an ``input_signature``, the names of those to choose. For a Keras model its inputs, such as
             ``["ids:int32[-1,12]"]``, where it does not know them. None for a Keras model's own inputs and outputs, and
@@ -164,10 +166,8 @@ def export(
     library = library_of(model)
     if (is_file or library) and signatures is not None:
         raise ConfigurationError(f"{path or library} has one signature, as it is; expected signatures to be None.")
-    if expected is not None and not is_file:
-        raise ConfigurationError(
-            "Expected answers (--expected) are for ONNX and TFLite files; this model is asked for its own."
-        )
+    if expected is not None and path is None:
+        raise ConfigurationError("Expected answers (--expected) are for files; this model is asked for its own.")
     with TemporaryDirectory() as folder:
         if library is not None:
             path = Path(folder) / f"{type(model).__name__}.onnx"
@@ -188,6 +188,7 @@ def export(
         verification = _verification_data(data, traced.signatures, examples, scored)
         if loaded.assumed:
             _check_assumed(traced.signatures, verification)
+        verification = _with_expected(verification, expected, traced.signatures, examples, scored)
         reference = compute_reference(traced, verification, options=options, progress=progress)
         return publish_model(
             reference,
@@ -228,10 +229,7 @@ def _export_file(
     served = load_file(path)
     scored = partial(score, served.model, runtime_call(served.model, served.runtime))
     verification = _verification_data(data, served.model.signatures, examples, scored)
-    if expected is not None:
-        outputs = {name: replace(each, inputs=each.outputs) for name, each in served.model.signatures.items()}
-        answers = _verification_data(expected, outputs, examples, scored)
-        verification = replace(verification, expected={name: [each] for name, each in answers.inputs.items()})
+    verification = _with_expected(verification, expected, served.model.signatures, examples, scored)
     reference = compute_own_reference(served.model, served.runtime, verification, options=options, progress=progress)
     return publish_model(
         reference,
@@ -356,6 +354,21 @@ def _verification_data(
         wanted = sorted({spec.name for each in signatures.values() for spec in each.inputs})
         raise ConfigurationError(f"The data has {sorted(data)}; expected arrays by input name, some of {wanted}.")
     return _grouped({name: arrays for name, arrays in inputs.items() if arrays})
+
+
+def _with_expected(
+    data: VerificationData,
+    expected: Data | None,
+    signatures: Mapping[str, Signature],
+    examples: int,
+    scored: Score,
+) -> VerificationData:
+    """The data with the answers that a file is held to, which have the names of outputs."""
+    if expected is None:
+        return data
+    outputs = {name: replace(each, inputs=each.outputs) for name, each in signatures.items()}
+    answers = _verification_data(expected, outputs, examples, scored)
+    return replace(data, expected={name: [each] for name, each in answers.inputs.items()})
 
 
 def _grouped(inputs: Mapping[str, Mapping[str, object]]) -> VerificationData:

@@ -86,6 +86,8 @@ def compute_reference(
 ) -> Reference:
     """Runs every signature of the live model on every example, at every batch size.
 
+    Where the data has expected answers, as those of a file's own program, these take the place of the model's.
+
     Variables that a signature writes to have their values from before when this returns.
 
     Args:
@@ -102,7 +104,7 @@ def compute_reference(
     source = _of_calls(source, data)
     with restored(source.serving.values()):
         found = _compute(source, data, dict(call_sizes(source, options)), source_call(source), options, progress)
-    return replace(found, rows=walk_graphs(source.graphs, source.signatures))
+    return replace(_held(found, data), rows=walk_graphs(source.graphs, source.signatures))
 
 
 def _of_calls(source: TracedModel, data: VerificationData) -> TracedModel:
@@ -176,19 +178,26 @@ def compute_own_reference(
             ]
             for size in options.batch_sizes
         }
+    return _held(replace(alone, outputs=outputs, shapes=shapes), data)
+
+
+def _held(found: Reference, data: VerificationData) -> Reference:
+    """A reference with the answers in place that are expected of the file."""
+    if not data.expected:
+        return found
     outputs = {
         name: {size: _expected(name, data.expected.get(name, ()), 0, answers) for size, answers in by_size.items()}
-        for name, by_size in outputs.items()
+        for name, by_size in found.outputs.items()
     }
-    ordinals = dict.fromkeys(source.signatures, 0)
+    ordinals = dict.fromkeys(found.outputs, 0)
     others = []
-    for each in alone.others:
+    for each in found.others:
         ((name, by_size),) = each.outputs.items()
         ordinals[name] += 1
         given = data.expected.get(name, ()) if data.others.get(name) else ()
-        found = {size: _expected(name, given, ordinals[name], answers) for size, answers in by_size.items()}
-        others.append(replace(each, outputs={name: found}))
-    return replace(alone, outputs=outputs, shapes=shapes, others=tuple(others))
+        held = {size: _expected(name, given, ordinals[name], answers) for size, answers in by_size.items()}
+        others.append(replace(each, outputs={name: held}))
+    return replace(found, outputs=outputs, others=tuple(others))
 
 
 def _expected(name: str, given: Sequence[Arrays], ordinal: int, answers: Arrays) -> Arrays:

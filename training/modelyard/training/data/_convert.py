@@ -14,6 +14,7 @@ from typing import Any
 
 import apache_beam as beam
 import numpy as np
+from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
@@ -60,12 +61,23 @@ def convert(options: ConvertOptions) -> dict[str, Any]:
     An image goes into the files as it is, byte for byte, once it has been decoded. ``manifest.json`` is written last: a
     folder without it is not complete.
     """
+    # A pipeline first: it tells Beam's file systems where an object store is, and they are asked before it runs.
+    pipeline = _pipeline(options.runner_arguments)
+    try:
+        return _convert(pipeline, options)
+    except BeamIOError as exc:
+        raise TrainingError(
+            f"The source {options.source} or the output {options.output} cannot be reached: {first_line(exc)}"
+        ) from exc
+
+
+def _convert(pipeline: beam.Pipeline, options: ConvertOptions) -> dict[str, Any]:
     output = options.output.rstrip("/")
     if _match(f"{output}/**"):
         raise ConfigurationError(f"The output {output} is not empty; choose another folder, or remove it.")
     entries, class_names = list_entries(options.source, options.test_share, options.class_names)
     order = np.random.default_rng(options.seed).permutation(len(entries))
-    _run(options, output, [entries[index] for index in order])
+    _run(pipeline, options, output, [entries[index] for index in order])
     facts = _read_lines(f"{output}/{_WORK}/{_FACTS}*")
     skipped = sorted(_read_lines(f"{output}/{_WORK}/{_BAD}*"), key=lambda line: line["path"])
     # Object stores know a folder by the slash, and forget one that is empty; a disk does not.
@@ -94,6 +106,13 @@ def convert(options: ConvertOptions) -> dict[str, Any]:
 class _ToExample(beam.DoFn):
     """From an entry to a serialized Example, under the tag of its split; or to a line about what is wrong."""
 
+    def __init__(self, runner: Sequence[str]) -> None:
+        self._runner = tuple(runner)
+
+    def setup(self) -> None:
+        # Not every runner tells its workers where an object store is.
+        FileSystems.set_options(PipelineOptions(list(self._runner)))
+
     def process(self, element: Entry) -> Iterator[Any]:
         try:
             data = element.read()
@@ -109,12 +128,11 @@ class _ToExample(beam.DoFn):
         yield beam.pvalue.TaggedOutput(_FACTS, ((element.split, element.label, height, width), 1))
 
 
-def _run(options: ConvertOptions, output: str, entries: Sequence[Entry]) -> None:
-    pipeline = _pipeline(options.runner_arguments)
+def _run(pipeline: beam.Pipeline, options: ConvertOptions, output: str, entries: Sequence[Entry]) -> None:
     parts = (
         pipeline
         | "List" >> beam.Create(list(entries), reshuffle=True)
-        | "Read" >> beam.ParDo(_ToExample()).with_outputs(*SPLITS, _BAD, _FACTS)
+        | "Read" >> beam.ParDo(_ToExample(options.runner_arguments)).with_outputs(*SPLITS, _BAD, _FACTS)
     )
     for split in SPLITS:
         if any(entry.split == split for entry in entries):
@@ -127,7 +145,8 @@ def _run(options: ConvertOptions, output: str, entries: Sequence[Entry]) -> None
         | "Describe" >> beam.Map(_fact_line)
         | "Write counts" >> beam.io.WriteToText(f"{output}/{_WORK}/{_FACTS}")
     )
-    _ = parts[_BAD] | "Write skipped" >> beam.io.WriteToText(f"{output}/{_WORK}/{_BAD}")
+    # Beam cannot write an object without a byte.
+    _ = parts[_BAD] | "Write skipped" >> beam.io.WriteToText(f"{output}/{_WORK}/{_BAD}", skip_if_empty=True)
     try:
         state = pipeline.run().wait_until_finish()
     except Exception as exc:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -27,6 +28,8 @@ _COUNTS = (
 )
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,13 @@ class LoopOptions:
     def __post_init__(self) -> None:
         if self.model_dir is not None:
             object.__setattr__(self, "model_dir", Path(self.model_dir))
+            # Path has made one slash of two.
+            if _URL.match(str(self.model_dir)):
+                raise ConfigurationError(
+                    f"model_dir (--model-dir) is {self.model_dir}; expected a folder of this machine: checkpoints are "
+                    "put in place by renaming, which object stores cannot. Train into a local or mounted folder and "
+                    "copy it; exports go to stores themselves (--repository s3://...)."
+                )
         object.__setattr__(self, "devices", tuple(self.devices))
         _at_least("keep_checkpoints", self.keep_checkpoints, 1)
         _at_least("accumulate_steps", self.accumulate_steps, 1)
