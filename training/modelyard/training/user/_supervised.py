@@ -95,8 +95,8 @@ class SupervisedTask(Task):
             except (TypeError, ValueError, tf.errors.InvalidArgumentError) as exc:
                 raise ConfigurationError(
                     f"Metric {name!r} of task {self.name!r} cannot compare labels {_said(labels)} with outputs "
-                    f"{_said(outputs)}: {exc} A function of labels and outputs in its place can bring them into the form "
-                    "that it takes."
+                    f"{_said(outputs)}: {exc} A function of labels and outputs in its place can bring them into the "
+                    "form that it takes."
                 ) from exc
             metric.reset_state()
 
