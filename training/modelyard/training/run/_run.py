@@ -176,7 +176,7 @@ class Run:
             self._announce(wait=True)
             self._peers.close()
             self._tell()
-            self._emit(RunEnded, reason=reason)
+            self._emit(RunEnded, reason=reason, checkpoint=self._last)
 
     def _epoch(self, guard: InterruptGuard) -> Iterator[tuple[int, dict[str, float]]]:
         """Steps until the epoch is over, or the run."""
