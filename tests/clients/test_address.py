@@ -41,6 +41,7 @@ def test_accepted(url: str, normal: str, protocol: str, secure: bool) -> None:
         ("grpc://host:99999", "[Pp]ort"),
         ("grpc://host:0", "port 0"),
         ("grpc://host/path", "no path"),
+        ("http://host:8501/v1/models/fashion:predict", "leave it out"),
         ("http://host?x=1", "queries"),
         ("http://host#x", "fragments"),
         ("http://user:secret@host", "user names"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import socket
 import ssl
 import subprocess
 import threading
@@ -16,7 +17,7 @@ import grpc
 import pytest
 
 from modelyard.clients import ClientOptions, TlsOptions, connect
-from modelyard.errors import UnavailableError
+from modelyard.errors import ProtocolError, UnavailableError
 from modelyard.wire import MODEL_SERVICE, serving_pb2
 
 STATUS = b'{"model_version_status": [{"version": "3", "state": "AVAILABLE"}]}'
@@ -135,6 +136,47 @@ def test_a_named_root_is_trusted_and_a_name_can_be_given(url: str, certificate: 
     with connect(address, ClientOptions(tls=TlsOptions(ca=certificate[1]))) as client:
         with pytest.raises(UnavailableError):
             client.status("m", timeout_s=20)
+
+
+def test_a_name_that_is_not_in_the_certificate_is_told_apart_from_a_server_that_is_down(
+    url: str, certificate: tuple[Path, Path]
+) -> None:
+    options = ClientOptions(tls=TlsOptions(ca=certificate[1]))
+    with connect(url.replace("localhost", "127.0.0.2"), options) as client:
+        with pytest.raises(UnavailableError, match=r"server_name=\.\.\.") as caught:
+            client.status("m", timeout_s=20)
+    assert "running" not in caught.value.message
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "http"])
+def test_a_url_without_tls_at_a_port_with_tls_is_told_what_to_begin_with(scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                # The alert "decode error" of the native core and of OpenSSL.
+                connection.sendall(b"\x15\x03\x03\x00\x02\x02\x32")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with connect(f"{scheme}://127.0.0.1:{server.getsockname()[1]}") as client:
+            with pytest.raises(ProtocolError, match=f"answered in TLS: begin the URL with {scheme}s://"):
+                client.status("m", timeout_s=20)
+        thread.join(5)
+
+
+@pytest.mark.parametrize("scheme", ["grpcs", "https"])
+def test_a_url_with_tls_at_a_port_without_tls_is_told_so(scheme: str) -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), _Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with connect(f"{scheme}://127.0.0.1:{server.server_address[1]}") as client:
+            with pytest.raises(UnavailableError, match="Does this port speak TLS"):
+                client.status("m", timeout_s=20)
+        server.shutdown()
+        thread.join(5)
 
 
 @pytest.mark.parametrize("scheme", ["grpcs", "https"])

@@ -74,7 +74,9 @@ def test_other_methods_are_malformed(server: tuple[RunningServer, bool], method:
     status, _, content = ask(running, method, "/v1/models/affine:predict", b"{}")
     assert status == 400
     if method != "HEAD":
-        assert json.loads(content)["error"] == f"Malformed request: {method} /v1/models/affine:predict"
+        assert json.loads(content)["error"] == (
+            f"Malformed request: {method} /v1/models/affine:predict; expected the method POST"
+        )
 
 
 def test_the_content_type_of_a_request_is_not_looked_at(server: tuple[RunningServer, bool]) -> None:

@@ -175,13 +175,14 @@ URLS: list[tuple[str, str, int, str]] = [
     ("POST", f"{MODEL}:predict?x=1", 400, f"Malformed request: POST {MODEL}:predict?x=1"),
     ("POST", f"{MODEL}:PREDICT", 400, "Malformed request"),
     ("POST", f"{MODEL}/metadata", 400, "Malformed request"),
-    ("GET", f"{MODEL}:predict", 400, f"Malformed request: GET {MODEL}:predict"),
+    ("GET", f"{MODEL}:predict", 400, f"Malformed request: GET {MODEL}:predict; expected the method POST"),
+    ("POST", f"{MODEL}/predict", 400, f"/predict; expected POST and a colon: {MODEL}:predict"),
     ("GET", "/v1/models/", 400, "Malformed request: GET /v1/models/"),
     ("GET", f"{MODEL}?x=1", 404, "Could not find any versions of model half?x=1"),
     ("GET", f"{MODEL}/versions/99", 404, "Could not find version 99 of model half"),
     ("GET", "/v1/models/nobody/metadata", 404, "Servable not found for request: Latest(nobody)"),
     ("GET", "/v1/other", 400, "Malformed request: GET /v1/other"),
-    ("GET", "/elsewhere", 404, "Not found"),
+    ("GET", "/elsewhere", 404, "Not found: GET /elsewhere. The API is below /v1/models/ and /v2/; health is at /v2/h"),
 ]
 
 

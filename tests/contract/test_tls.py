@@ -152,6 +152,8 @@ def test_rest_may_stay_plain(folder: Path, authority: Pair, server_pair: Pair) -
     with serve(folder / "affine", model="affine", log_dir=folder, flags=flags) as server:
         assert server.get("/v1/models/affine")[0] == 200
         wait_ready(server, authority)
+        listening = f"listening: gRPC port {server.grpc_port} (TLS), REST port {server.rest_port}\n"
+        assert listening in server.log_text()
 
 
 def test_clients_must_show_a_certificate(folder: Path, authority: Pair, server_pair: Pair, client_pair: Pair) -> None:

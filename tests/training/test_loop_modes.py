@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -255,6 +256,8 @@ def test_an_input_of_another_shape_than_the_models_is_an_error_that_names_both()
     assert "train_step of task 'toy' cannot run on its input" in message
     assert "batches of float32 [?, 4], float32 [?]" in message
     assert "takes float32 [?, 6]" in message
+    # The error alone, without the lines of code that AutoGraph quotes before it.
+    assert re.search(r"What failed: \w+Error: ", message), message
 
 
 class TwoModels(LibraryTask):
@@ -298,6 +301,9 @@ def test_no_checkpoint_has_weights_that_are_not_finite_in_any_model(tmp_path: Pa
     with pytest.raises(NonFiniteLossError, match="weights of task 'toy' are no longer finite after step 8"):
         Trainer(TwoModels(spoil_at=8), options).run()
     assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step-000000004", "step-000000006"]
+    # A run that keeps no checkpoints could be exported with them.
+    with pytest.raises(NonFiniteLossError, match="are no longer finite after step"):
+        Trainer(TwoModels(spoil_at=8), OPTIONS).run()
 
 
 class Counted(LibraryTask):

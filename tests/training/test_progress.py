@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from modelyard.training import EvalResult, Evaluated, Event, ProgressBar, RunEnded, RunStarted, StepsDone
@@ -46,6 +47,8 @@ def test_a_run_that_goes_on_says_so() -> None:
 def test_a_run_that_did_not_finish_says_so() -> None:
     text = shown(io.StringIO(), START, STEPS, replace(STOP, reason="interrupted", step=4))
     assert text.splitlines()[-1] == "Training interrupted after step 4"
+    text = shown(io.StringIO(), START, STEPS, replace(STOP, reason="terminated", step=4, checkpoint=Path("run/step-4")))
+    assert text.splitlines()[-1] == "Training terminated after step 4; started again it goes on from run/step-4"
 
 
 def test_a_terminal_gets_a_bar_that_is_put_away_at_the_end() -> None:

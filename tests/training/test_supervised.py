@@ -200,6 +200,10 @@ class NoData(ByHand):
         (NoData, "has no train data. Give it train="),
         (lambda: classes(loss=lambda labels, outputs: tf.constant(0.0)), "loss of task 'supervised' is a scalar"),
         (lambda: classes(metrics=["nothing"]), "Keras does not know"),
+        (
+            lambda: classes(metrics=["auc"]),
+            r"'auc' of task 'supervised' cannot compare labels int\d\d \[1\] with outputs",
+        ),
         (lambda: classes(metrics=["accuracy", "accuracy"]), "Two metrics are called 'accuracy'"),
         (lambda: classes(loss=None), "Received no loss"),
         (lambda: classes(metrics=["accuracy"], step=lambda task, batch: {"loss": batch[0]}), "leaves its metrics out"),

@@ -153,6 +153,7 @@ def test_ctrl_c_stops_after_a_whole_loop_with_a_checkpoint(whole: tuple[ToyTask,
         Trainer(ToyTask(), options, [press]).run()
     assert signal.getsignal(signal.SIGINT) is before
     assert (events[-1].name, events[-1].reason, events[-1].step) == ("stop", "interrupted", 8)
+    assert events[-1].checkpoint == tmp_path / "checkpoints" / "step-000000008"
     resumed = Trainer(ToyTask(), options).run()
     assert resumed.resumed_from == 8
     assert numbers(resumed) == numbers(whole[1])

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
+from modelyard.artifact import Signature, TensorSpec
+from modelyard.errors import InvalidInputError
 from modelyard.serving.handlers.rest import error_answer
-from modelyard.serving.requests import Caller, RequestContext, current_request, new_request_id, request_id_of
+from modelyard.serving.requests import (
+    Caller,
+    RequestContext,
+    complete_inputs,
+    current_request,
+    new_request_id,
+    request_id_of,
+)
 from modelyard.serving.transports.grpc import failure_of
 
 
@@ -39,3 +49,10 @@ def test_made_ids_are_ids_and_all_different() -> None:
     made = {new_request_id() for _ in range(100)}
     assert len(made) == 100
     assert all(request_id_of(each.encode()) == each for each in made)
+
+
+@pytest.mark.parametrize(("shape", "hint"), [((4, 3), r" One row alone is a batch of one, \[1,4,3\]\."), ((3, 4), "")])
+def test_a_row_without_its_batch_is_told_how_to_be_sent(shape: tuple[int, ...], hint: str) -> None:
+    signature = Signature(inputs=(TensorSpec(name="x", dtype="float32", shape=(-1, 4, 3)),), outputs=(), compute="g")
+    with pytest.raises(InvalidInputError, match=rf"expected float32 \[-1,4,3\] \(-1 is any size\)\.{hint}$"):
+        complete_inputs(signature, {"x": np.zeros(shape, np.float32)}, check_shapes=True, defaults={}, feed_name=str)

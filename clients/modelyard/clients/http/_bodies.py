@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from modelyard.clients.protocols import Answer, Call, error_from_body
 from modelyard.errors import ModelyardError, RequestTooLargeError
 
+#: How a server with TLS begins its answer to a client without.
+TLS_ALERT = b"\x15\x03"
 #: Compressing less than this costs more than it saves.
 _WORTH_COMPRESSING = 1024
 _OK = 200

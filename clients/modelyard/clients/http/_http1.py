@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
-from modelyard.clients.http._bodies import compressed, too_large
+from modelyard.clients.http._bodies import TLS_ALERT, compressed, too_large
 from modelyard.clients.http._short import cache_short
 from modelyard.clients.protocols import Call
 from modelyard.clients.transport import Address, ClientOptions
@@ -111,6 +111,8 @@ class Reader:
         end = self._buffer.find(b"\r\n\r\n")
         while end < 0:
             start = bytes(self._buffer[:5])
+            if start.startswith(TLS_ALERT):
+                raise ProtocolError(f"{url} answered in TLS: begin the URL with https://.")
             if not b"HTTP/".startswith(start) or len(self._buffer) > _MAX_HEAD:
                 raise ProtocolError(f"{url} did not answer in HTTP as expected: it sent {bytes(self._buffer[:80])!r}.")
             yield from self._more()

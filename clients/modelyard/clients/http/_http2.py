@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 
+from modelyard.clients.http._bodies import TLS_ALERT
 from modelyard.clients.http._hpack import Fields, decode
 from modelyard.errors import ProtocolError
 
@@ -170,6 +171,8 @@ class Connection:
                     self._finish(self._filling, done)
                 continue
             if end - at < _HEAD:
+                if not self._greeted and data.startswith(TLS_ALERT):
+                    raise ProtocolError("it answered in TLS: begin the URL with grpcs://")
                 break
             # A server's first frame are its settings: anything else is another protocol.
             if not self._greeted and (data[0] or data[3] != _SETTINGS or data[4]):

@@ -91,6 +91,8 @@ def parse_address(url: str) -> Address:
     if parts.query or parts.fragment or parts.username is not None:
         raise _refused(url, "user names, queries and fragments have no meaning here")
     prefix = parts.path.rstrip("/")
+    if "/v1/models" in prefix or "/v2/models" in prefix:
+        raise _refused(url, "the path of a model is the client's to add, so leave it out")
     base = scheme.removesuffix(_V2)
     if prefix and base in _GRPC:
         raise _refused(url, f"gRPC knows no path, so {prefix!r} has no meaning here")

@@ -56,9 +56,11 @@ def complete_inputs(
                 f"input {name!r} must be {spec.dtype} {format_shape(spec.shape)}."
             )
         if check_shapes and not shape_fits(array.shape, spec.shape):
+            one = (1, *array.shape)
+            hint = f" One row alone is a batch of one, {format_shape(one)}." if shape_fits(one, spec.shape) else ""
             raise InvalidInputError(
                 f"Input {name!r} has shape {format_shape(array.shape)}; expected {spec.dtype} "
-                f"{format_shape(spec.shape)} (-1 is any size)."
+                f"{format_shape(spec.shape)} (-1 is any size).{hint}"
             )
     return inputs
 

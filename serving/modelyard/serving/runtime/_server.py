@@ -129,7 +129,12 @@ class Server:
             for transport in make_transports(parts):
                 await transport.start()
                 started.append(transport)
-            _LOG.info("listening: gRPC port %s, REST port %s", options.port or "off", options.rest_api_port or "off")
+            tls = "" if security.tls is None else " (TLS)"
+            _LOG.info(
+                "listening: gRPC port %s, REST port %s",
+                f"{options.port}{tls}" if options.port else "off",
+                f"{options.rest_api_port}{tls if options.rest_tls else ''}" if options.rest_api_port else "off",
+            )
             tasks.append(asyncio.create_task(security.watch()))
             if self._alone:
                 tasks.append(asyncio.create_task(return_memory(resident_bytes)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -316,11 +317,17 @@ def describe_shape(shape: tf.TensorShape | tuple[int | None, ...]) -> str:
     return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
 
 
+_QUOTED = ("in user code:", "File ", "Arguments received", "•", "~")
+#: The line of an error that AutoGraph quotes, after lines of code.
+_NAMED = re.compile(r"[\w.]+(Error|Exception): ")
+
+
 def _first_lines(exc: Exception) -> str:
     """What went wrong, out of a message that quotes the user's code around it."""
     lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith(("in user code:", "File ", "Arguments received", "•", "~"))]
-    return " ".join(lines[-3:]) if lines else type(exc).__name__
+    lines = [line for line in lines if not line.startswith(_QUOTED)]
+    named = [at for at, line in enumerate(lines) if _NAMED.match(line)]
+    return " ".join(lines[named[-1] :][:3] if named else lines[-3:]) or type(exc).__name__
 
 
 def _cause(message: str) -> str:

@@ -161,16 +161,24 @@ class CheckpointSaved(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnded(Event):
-    """Comes once; the reason is ``finished``, ``interrupted`` (Ctrl-C), ``terminated`` (SIGTERM) or ``failed``."""
+    """Comes once.
+
+    Attributes:
+        reason: ``finished``, ``interrupted`` (Ctrl-C), ``terminated`` (SIGTERM) or ``failed``.
+        checkpoint: Folder of the newest checkpoint; None where the run keeps none.
+    """
 
     name: ClassVar[str] = "stop"
 
     reason: EndReason
+    checkpoint: Path | None = None
 
     def shown(self) -> Shown:
         """Nothing, but a line where the run did not finish."""
-        lines = () if self.reason == "finished" else (f"Training {self.reason} after step {self.step:,}",)
-        return Shown(lines=lines, ended=True)
+        line = f"Training {self.reason} after step {self.step:,}"
+        if self.checkpoint is not None and self.reason in ("interrupted", "terminated"):
+            line += f"; started again it goes on from {self.checkpoint}"
+        return Shown(lines=() if self.reason == "finished" else (line,), ended=True)
 
 
 class Action(Protocol):

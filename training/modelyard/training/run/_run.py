@@ -176,7 +176,7 @@ class Run:
             self._announce(wait=True)
             self._peers.close()
             self._tell()
-            self._emit(RunEnded, reason=reason)
+            self._emit(RunEnded, reason=reason, checkpoint=self._last)
 
     def _epoch(self, guard: InterruptGuard) -> Iterator[tuple[int, dict[str, float]]]:
         """Steps until the epoch is over, or the run."""
@@ -352,14 +352,14 @@ class Run:
         return replace(state, config=config)
 
     def _save(self) -> None:
-        if self._checkpoints is None:
-            return
         # The step's loss is of the weights before its update: bad weights would show one step too late.
         if not self._loop.weights_are_finite():
             raise NonFiniteLossError(
                 f"The weights of task {self._task.name!r} are no longer finite after step {self._state.step}, "
                 f"so its next loss would not be. {self._advice()}"
             )
+        if self._checkpoints is None:
+            return
         self._announce(wait=True)
         self._checkpoints.save(self._state, {} if self._input.position is None else self._input.position.save())
         self._saved_at = time.monotonic()

@@ -86,10 +86,18 @@ class SupervisedTask(Task):
         self.optimizer = loss_scaled(self._make_optimizer())
         self.optimizer.build(self.model.trainable_variables)
         self.metrics = {name: make() for name, make in self._make_metrics.items()}
-        for metric in self.metrics.values():
+        for name, metric in self.metrics.items():
             # Some make their variables with their first values, and a checkpoint is restored before them.
             inputs, labels = (_zeros(part) for part in self.data_source("train").element_spec[:2])
-            metric.update_state(labels, self.model(inputs, training=False))
+            outputs = self.model(inputs, training=False)
+            try:
+                metric.update_state(labels, outputs)
+            except (TypeError, ValueError, tf.errors.InvalidArgumentError) as exc:
+                raise ConfigurationError(
+                    f"Metric {name!r} of task {self.name!r} cannot compare labels {_said(labels)} with outputs "
+                    f"{_said(outputs)}: {exc} A function of labels and outputs in its place can bring them into the "
+                    "form that it takes."
+                ) from exc
             metric.reset_state()
 
     def train_step(self, batch: tuple[tf.Tensor, ...]) -> Mapping[str, tf.Tensor]:
@@ -204,6 +212,10 @@ def _named(metrics: Sequence[object]) -> dict[str, tf.Tensor]:
 
 def _full(tensor: tf.Tensor) -> tf.Tensor:
     return tf.cast(tensor, tf.float32) if tensor.dtype in (tf.float16, tf.bfloat16) else tensor
+
+
+def _said(value: object) -> str:
+    return ", ".join(f"{part.dtype.name} {list(part.shape)}" for part in tf.nest.flatten(value))
 
 
 def _zeros(spec: object) -> Any:

@@ -146,7 +146,15 @@ def failed(exc: OSError | EOFError, url: str, timeout_s: float) -> ModelyardErro
         reason = f" ({exc})" if str(exc) else ""
         return DeadlineExceededError(f"{url}: no complete answer within {timeout_s:g} s{reason}.")
     reason = str(exc).rstrip(".") or type(exc).__name__
-    return UnavailableError(f"{url} cannot be reached: {reason}. Is the server running?")
+    return UnavailableError(f"{url} cannot be reached: {reason}. {_remedy(exc)}")
+
+
+def _remedy(exc: OSError | EOFError) -> str:
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return "TlsOptions(ca=...) names the authority to trust, server_name=... the name in the certificate."
+    if isinstance(exc, ssl.SSLError):
+        return "Does this port speak TLS? Where it does not, the URL begins with grpc:// or http://."
+    return "Is the server running?"
 
 
 def readable(sock: socket.socket) -> bool:

@@ -16,6 +16,8 @@ Verb = Literal["predict", "classify", "regress", "metadata", "status"]
 _VERBS: Mapping[str, Verb] = {"predict": "predict", "classify": "classify", "regress": "regress"}
 _SPEC = r"/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?"
 _INFER = re.compile(_SPEC + r":(classify|regress|predict)", re.IGNORECASE | re.ASCII)
+#: A common slip.
+_SLASH = re.compile(_SPEC + r"/(classify|regress|predict)", re.IGNORECASE | re.ASCII)
 _METADATA = re.compile(_SPEC + r"/metadata", re.IGNORECASE | re.ASCII)
 _STATUS = re.compile(r"/v1/models(?:/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?)?", re.IGNORECASE | re.ASCII)
 
@@ -36,8 +38,11 @@ class Route:
 def parse_route(method: str, path: str) -> Route:
     """Parses method and path, with its query string, as upstream's router does."""
     if not path.lower().startswith("/v1/"):
-        raise NoSuchUrl(f"Not found: {method} {path}. The API is below /v1/models/.")
-    malformed = InvalidRequestError(f"Malformed request: {method} {path}")
+        raise NoSuchUrl(
+            f"Not found: {method} {path}. The API is below /v1/models/ and /v2/; health is at /v2/health/ready, "
+            "metrics are at /metrics."
+        )
+    malformed = InvalidRequestError(f"Malformed request: {method} {path}{_hint(method, path)}")
     if method == "POST" and (match := _INFER.fullmatch(path)):
         name, version, label, verb = match.groups()
         # Upstream's pattern matches upper-case verbs too, but its dispatch does not know them.
@@ -54,6 +59,15 @@ def parse_route(method: str, path: str) -> Route:
             # A label on a status call is ignored.
             return Route(verb="status", spec=_spec(name, version, None))
     raise malformed
+
+
+def _hint(method: str, path: str) -> str:
+    """What probably was meant, after upstream's own words."""
+    if _INFER.fullmatch(path) and method != "POST":
+        return "; expected the method POST"
+    if match := _SLASH.fullmatch(path):
+        return f"; expected POST and a colon: {path[: match.start(4) - 1]}:{match[4].lower()}"
+    return ""
 
 
 def _spec(name: str, version: str | None, label: str | None) -> ModelSpec:
