@@ -51,7 +51,7 @@ def main() -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    # What can go wrong in one of two options together, or in how they meet, shows as well; neither is below.
+    # Two options in one run: a mistake in either shows. Runs without options are compared by _across.
     changes: dict[str, dict[str, Any]] = {
         "micro-batches, clipped": {"accumulate_steps": 3, "clip_norm": 0.5},
         "whole epoch, averaged": {"loop": "epoch", "ema_decay": 0.9},
