@@ -6,6 +6,7 @@ mod batch;
 mod core;
 pub mod cost;
 pub mod forms;
+pub mod frame_budget;
 pub mod histogram;
 #[cfg(feature = "python")]
 mod host;

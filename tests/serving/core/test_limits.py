@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +23,7 @@ core = pytest.importorskip("modelyard_core", reason="needs the distribution mode
 _METHOD = "/test.Service/Echo"
 _STREAM = "/test.Service/Stream"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-_DATA, _HEADERS, _SETTINGS, _GOAWAY = 0, 1, 4, 7
+_DATA, _HEADERS, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 4, 6, 7, 8
 
 
 class Echo:
@@ -299,10 +300,31 @@ def test_streams_are_limited() -> None:
         assert ports.call(b"x") == b"x"
 
 
+def test_a_stream_that_is_opened_after_the_last_goaway_costs_the_others_nothing() -> None:
+    def opened(stream: int) -> bytes:
+        return call_head(path=_STREAM).replace(b"\0\0\0\1", stream.to_bytes(4), 1)
+
+    with serving() as ports, connected(ports.grpc, _PREFACE + opened(1)) as connection:
+        until(lambda: ports.handlers.streams)
+        stop = threading.Thread(target=ports.server.stop, args=(20.0,))
+        stop.start()
+        found = frames(connection, _PING)
+        assert [content[:4] for kind, content in found if kind == _GOAWAY] == [b"\x7f\xff\xff\xff"]
+        # A client that did not know of the end when it opened a stream, with a larger window, as gRPC's C core does.
+        acknowledged = frame(_PING, 1, found[-1][1], stream=0)
+        connection.sendall(acknowledged + opened(3) + frame(_WINDOW_UPDATE, 0, b"\0\1\0\0", stream=3))
+        assert frames(connection, _GOAWAY)[-1][1] == b"\0\0\0\1" + b"\0\0\0\0"
+        (call,) = ports.handlers.streams
+        call.finish(0, "", [])
+        blocks = [content for kind, content in frames(connection, -1) if kind == _HEADERS]
+        assert dict(decode(blocks[-1]))["grpc-status"] == "0"
+        stop.join(20)
+
+
 _SMALL = {
     "settings": frame(_SETTINGS, 0, b"\0\4\0\0\xff\xff", stream=0),
-    "windows": frame(8, 0, b"\0\0\0\1", stream=0),
-    "pings": frame(6, 0, b"12345678", stream=0),
+    "windows": frame(_WINDOW_UPDATE, 0, b"\0\0\0\1", stream=0),
+    "pings": frame(_PING, 0, b"12345678", stream=0),
     "bytes of a message": frame(_DATA, 0, b"a"),
     "nothing of a message": frame(_DATA, 0, b""),
 }

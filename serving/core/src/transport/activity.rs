@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::yield_now;
 
+use crate::frame_budget::FrameBudget;
 use crate::transport::ConnectionLimits;
-use crate::transport::frame_budget::FrameBudget;
 
 /// Others have their turn after so many bytes of a connection: small frames of many streams take milliseconds.
 const TURN: usize = 16 << 10;
@@ -126,7 +126,7 @@ pub struct Watched<S> {
 
 impl<S> Watched<S> {
     pub fn new(stream: S, activity: Arc<Activity>) -> Watched<S> {
-        let frames = (!activity.heads).then(FrameBudget::new);
+        let frames = (!activity.heads).then(FrameBudget::default);
         Watched { stream, activity, frames, turn: 0 }
     }
 
@@ -162,7 +162,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         } else {
             Pin::new(&mut self.stream).poll_read(context, buffer)
         };
-        let bytes = &buffer.filled()[before..];
+        let bytes = &mut buffer.filled_mut()[before..];
         self.turn += bytes.len();
         if !bytes.is_empty() {
             self.activity.has_read();

@@ -2,7 +2,6 @@
 
 mod activity;
 mod body;
-mod frame_budget;
 mod grpc;
 mod http;
 mod limits;
