@@ -32,7 +32,8 @@ answers and errors are TensorFlow Serving's. What differs on purpose:
 - **Ports are open at once.** Until a model has its first version, requests for it are answered UNAVAILABLE (gRPC) or
   503 (REST), and health checks say NOT_SERVING. Upstream keeps its ports closed instead.
 - **One model's trouble is its own.** A base path that is missing, or a version that cannot be loaded, stalls no other
-  model, and the version that was served before stays served.
+  model, and the version that was served before stays served. A server that starts serves the newest version that can be
+  loaded; upstream does not start where the newest cannot.
 - **Stopping is gentle.** At SIGTERM health checks say NOT_SERVING, new connections are refused, and what was accepted
   is answered, for up to `--drain_seconds`; a second signal ends the process at once.
 - **SIGHUP reads the configuration again**, and looks for new versions; upstream ends.

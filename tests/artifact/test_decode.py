@@ -6,6 +6,7 @@ which needs TensorFlow.
 
 from __future__ import annotations
 
+import base64
 import io
 import subprocess
 import sys
@@ -62,6 +63,22 @@ def test_a_truncated_image_is_an_error(kind: str, missing: int | str) -> None:
 )
 def test_other_bytes_are_an_error(data: bytes) -> None:
     with pytest.raises(ImageDecodeError, match=f"^{len(data)} bytes are not a complete image"):
+        decode_image(data, 3)
+
+
+@pytest.mark.parametrize(
+    ("data", "hint"),
+    [
+        (b"photos/shirt.png", "They look like the name of a file: send what the file holds."),
+        (base64.b64encode(encode("PNG")), "They are Base64 text: send the bytes that it stands for"),
+        (b"data:image/png;base64," + base64.b64encode(encode("PNG")), "They are Base64 text"),
+        (base64.b64encode(encode("JPEG")), "They are Base64 text"),
+        (base64.b64encode(encode("GIF")), "They are Base64 text"),
+        (base64.b64encode(encode("WEBP")), "They are Base64 text"),
+    ],
+)
+def test_what_is_often_sent_for_an_image_is_told(data: bytes, hint: str) -> None:
+    with pytest.raises(ImageDecodeError, match=hint):
         decode_image(data, 3)
 
 

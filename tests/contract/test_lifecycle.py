@@ -204,7 +204,7 @@ def test_the_order_of_a_swap(tmp_path: Path, preserving: bool) -> None:
         assert (unloaded > log.index("model affine version 2 is AVAILABLE")) is not preserving
 
 
-def test_a_swap_that_fails_to_load_keeps_or_loses_the_old_version(tmp_path: Path) -> None:
+def test_a_swap_that_preserves_resources_and_fails_loses_the_old_version(tmp_path: Path) -> None:
     model_dir = tmp_path / "affine"
     publish_affine(model_dir, slope=1.0, intercept=0.0)
     with serve(model_dir, model="affine", log_dir=tmp_path, flags=["--resource_preserving=true"]) as server:
@@ -212,11 +212,19 @@ def test_a_swap_that_fails_to_load_keeps_or_loses_the_old_version(tmp_path: Path
         server.wait_until(lambda: states(server) == {"1": "END", "2": "END"}, 30, "refusing version 2")
         status, text = server.post("/v1/models/affine:predict", BODY)
         assert (status, "holds no model" in text) == (404, True)
-    with serve(model_dir, model="affine", log_dir=tmp_path, wait=False) as server:
-        # Version 2 alone is aspired, and fails: there is nothing older to keep, and it is tried again when it changes.
-        server.wait_until(lambda: states(server) == {"2": "END"}, 30, "refusing version 2")
+
+
+def test_a_start_with_a_damaged_version_serves_the_last_good_one(tmp_path: Path) -> None:
+    model_dir = tmp_path / "affine"
+    publish_affine(model_dir, slope=1.0, intercept=0.0)
+    (model_dir / "2").mkdir()
+    with serve(model_dir, model="affine", log_dir=tmp_path) as server:
+        assert states(server) == {"1": "AVAILABLE", "2": "END"}
+        assert (predict(server), server.get("/v2/health/ready")[0]) == (2.0, 200)
+        assert "model affine: version 1 is served until a newer one can be" in server.log_text()
+        assert "holds no model" in server.get("/v1/models/affine/versions/2")[1]
         shutil.copytree(model_dir / "1", model_dir / "2", dirs_exist_ok=True)
-        server.wait_until(lambda: states(server) == {"2": "AVAILABLE"}, 30, "trying again")
+        server.wait_until(lambda: states(server) == {"1": "END", "2": "AVAILABLE"}, 30, "trying again")
 
 
 def test_requests_keep_their_version_while_it_is_unloaded(tmp_path: Path) -> None:

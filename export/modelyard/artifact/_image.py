@@ -26,6 +26,8 @@ _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
 # libpng's fixed point weights for red, green and blue; it truncates where others round.
 _PNG_GREY = np.array([9797, 19234, 3737], dtype=np.int64)
 _PNG_GREY_SHIFT = 15
+#: Bytes of a text that may be the name of a file.
+_LONGEST_NAME = 256
 
 
 def decode_image(data: bytes, channels: int, *, max_pixels: int = MAX_IMAGE_PIXELS) -> npt.NDArray[np.uint8]:
@@ -124,4 +126,14 @@ def _not_an_image(data: bytes, reason: str) -> ImageDecodeError:
     known = ", ".join(_FORMATS).replace("WEBP", "WebP")
     # Pillow's own messages hold the repr of a buffer, which tells a sender nothing.
     reason = "no decoder knows it" if "cannot identify" in reason else reason
-    return ImageDecodeError(f"{len(data)} bytes are not a complete image of a known format ({known}): {reason}.")
+    text = f"{len(data)} bytes are not a complete image of a known format ({known}): {reason}."
+    return ImageDecodeError(text + _what_it_may_be(data))
+
+
+def _what_it_may_be(data: bytes) -> str:
+    """A hint for the two things that are sent for an image most often; empty for others."""
+    if data.startswith((b"data:image/", b"/9j/", b"iVBORw0K", b"R0lGOD", b"UklGR")):
+        return ' They are Base64 text: send the bytes that it stands for; in JSON {"b64": "<this text>"}.'
+    if len(data) < _LONGEST_NAME and data.isascii() and data.decode().isprintable() and b"." in data[1:]:
+        return " They look like the name of a file: send what the file holds."
+    return ""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from modelyard.artifact import ModelVersion
+from modelyard.artifact import ModelVersion, write_labels
 from modelyard.errors import InternalError, LoadError, ModelNotFoundError, ModelyardError
 from modelyard.serving import (
     LoadOptions,
@@ -186,3 +187,75 @@ def test_unloading_waits_for_the_last_request(config: ModelConfig) -> None:
         assert stopping.is_alive()
     stopping.join(TIMEOUT_S)
     assert watcher.statuses()[0].state is VersionState.END
+
+
+def damage(path: Path) -> bytes:
+    """Cuts a version's graph, and returns what it was."""
+    graph = path / "onnx" / "serving_default.onnx"
+    whole = graph.read_bytes()
+    graph.write_bytes(whole[:50])
+    return whole
+
+
+def served(watcher: ModelWatcher) -> list[int]:
+    return [each.version for each in watcher.statuses() if each.state is VersionState.AVAILABLE]
+
+
+def test_a_server_that_starts_serves_the_last_good_version(
+    config: ModelConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = [publish_affine(config.base_path, slope=slope, intercept=0.0).path for slope in (2.0, 3.0, 4.0)]
+    damage(paths[1])
+    whole = damage(paths[2])
+    watcher = watched(config, load)
+    try:
+        assert (served(watcher), watcher.is_ready()) == ([2], True)
+        with watcher.acquire(ModelSpec(name="m")) as servable:
+            assert servable.version == 2
+        assert [each.error is not None for each in watcher.statuses()] == [True, True, False]
+        assert "version 2 is served until a newer one can be" in caplog.text
+        assert "version 4: " in watcher.failure()
+        # Not tried again at each look, and not given up for one that cannot be served either.
+        number = len(caplog.records)
+        watcher.look()
+        assert watcher.wait_until_polled(TIMEOUT_S)
+        assert (served(watcher), len(caplog.records)) == ([2], number)
+        (paths[2] / "onnx" / "serving_default.onnx").write_bytes(whole)
+        until(lambda: served(watcher) == [4], TIMEOUT_S, "the newest is repaired")
+        assert watcher.failure() == ""
+    finally:
+        watcher.stop()
+
+
+def test_what_was_asked_for_by_number_is_not_replaced(config: ModelConfig) -> None:
+    damage(publish_affine(config.base_path, slope=2.0, intercept=0.0).path)
+    only = replace(config, policy=VersionPolicy(specific=frozenset({2})))
+    for each, options in (
+        (only, WatchOptions(poll_wait_s=0.01)),
+        (config, WatchOptions(poll_wait_s=0.01, resource_preserving=True)),
+    ):
+        watcher = ModelWatcher(each, load, options)
+        watcher.start()
+        try:
+            assert watcher.wait_until_polled(TIMEOUT_S)
+            assert served(watcher) == []
+        finally:
+            watcher.stop()
+    explicit = ModelWatcher(config, load, WatchOptions(explicit=True))
+    try:
+        with pytest.raises(LoadError, match="version 2: "):
+            explicit.enable()
+        assert served(explicit) == []
+    finally:
+        explicit.stop()
+
+
+def test_a_version_that_has_a_label_does_not_stand_in_for_a_newer_one(config: ModelConfig) -> None:
+    publish_affine(config.base_path, slope=2.0, intercept=0.0)
+    damage(publish_affine(config.base_path, slope=3.0, intercept=0.0).path)
+    write_labels(config.base_path, {"stable": 1})
+    watcher = watched(config, load)
+    try:
+        assert served(watcher) == [2, 1]
+    finally:
+        watcher.stop()

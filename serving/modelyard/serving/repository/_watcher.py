@@ -226,6 +226,21 @@ class ModelWatcher(VersionTable):
         needed = self._file_labels.needed() | self._kept
         self._labelled = needed - {version.number for version in config.policy.aspired(found)}
         self._reconcile(config.policy.aspired(found, needed))
+        if config.policy.specific is None and not (self._options.explicit or self._options.resource_preserving):
+            self._load_last_good(config, found)
+
+    def _load_last_good(self, config: ModelConfig, found: Sequence[AnyVersion]) -> None:
+        """Loads an older version where no aspired one can be: a server that started before would have kept it."""
+        if self.is_suspended() or set(self._available()) - self._labelled:
+            return
+        for item in reversed(found):
+            if self.is_available(item.number) or self._stopping.is_set():
+                return
+            if item.number not in self._aspired and self._is_fresh(item):
+                self._load_version(item)
+                if self.is_available(item.number):
+                    _LOG.warning("model %s: version %d is served until a newer one can be", config.name, item.number)
+                    return
 
     def _read_labels(self, config: ModelConfig) -> None:
         complaint = ""
