@@ -5,7 +5,7 @@ many, with one thread of onnxruntime in each worker. What counts is the processo
 processes; the difference of the two passes leaves out what every pass begins with, such as loading the model. Ray Data
 starts a worker in each pass, and the time of one that has ended is in no process's account: of Ray the middle half of
 the long pass counts, in which the worker lives. The bare runtime is onnxruntime called in a loop with batches of the
-same size, which are made before. Rounds go through all of them in turns.
+same size, which are made before, in float32. Rounds go through all of them in turns.
 
     pip install 'modelyard[beam,ray,spark]'
     python -m benchmarks.batch [--write] [--rounds N] [--images N] [--prism FILE]
@@ -58,13 +58,13 @@ Pass = Callable[[int], int | tuple[int, float]]
 
 
 def images_of(ids: Sequence[int] | Array) -> Array:
-    """An image for each number: one of a batch, as reading them is not what is measured."""
+    """An image for each number, as decoders give them: one of a batch, as reading them is not what is measured."""
     return _pool()[np.asarray(ids) % BATCH]
 
 
 def _pool(made: list[Array] = []) -> Array:  # noqa: B006 # made once in each process
     if not made:
-        made.append(np.random.default_rng(0).random((BATCH, SIZE, SIZE, 3), np.float32))
+        made.append(np.random.default_rng(0).integers(0, 256, (BATCH, SIZE, SIZE, 3), np.uint8))
     return made[0]
 
 
@@ -76,7 +76,7 @@ def bare(model: str) -> Iterator[Pass]:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     (path,) = Path(model).glob("*/onnx/serving_default.onnx")
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    feed = {session.get_inputs()[0].name: images_of(range(BATCH))}
+    feed = {session.get_inputs()[0].name: images_of(range(BATCH)).astype(np.float32)}
 
     def run(count: int) -> int:
         return sum(len(session.run(None, feed)[0]) for _ in range(count // BATCH))
@@ -261,10 +261,10 @@ def table(rounds: Sequence[dict[str, float]], images: int) -> str:
         )
     return "\n".join(
         [
-            f"MobileNetV2, {SIZE}x{SIZE}, float32, untrained, {BATCH} images a batch, one thread in each worker; "
-            f"{machine()}; {len(rounds)} rounds in turns. Processor time of all processes of the engine: a pass of "
-            f"{images} images less one of {BATCH * 2}, in one session, so that neither starting the engine nor loading "
-            "the model is in it; of Ray the middle half of the long pass.",
+            f"MobileNetV2, {SIZE}x{SIZE}, float32, untrained, images in uint8, {BATCH} images a batch, one thread in "
+            f"each worker; {machine()}; {len(rounds)} rounds in turns. Processor time of all processes of the engine: "
+            f"a pass of {images} images less one of {BATCH * 2}, in one session, so that neither starting the engine "
+            "nor loading the model is in it; of Ray the middle half of the long pass.",
             "",
             "| engine | images/s per core | of the runtime's | rounds |",
             "|---|---:|---:|---:|",

@@ -1,6 +1,7 @@
 """Starts a command with the ``TF_CONFIG`` of one pod of an indexed Job, or of one process of any group.
 
     python /opt/tf_config.py --job train --service train --workers 2 -- python train.py
+    python /opt/tf_config.py --hosts-file /opt/ml/input/config/resourceconfig.json -- python train.py
 
 Indices are workers first. With parameter servers, index 0 is the chief, then come the workers, then the servers:
 a Job's ``successPolicy`` can then end the group when index 0 is done.
@@ -12,6 +13,7 @@ import argparse
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -53,12 +55,21 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--service", help="name of the headless service over the pods")
     parser.add_argument("--port", type=int, default=2222, help="port of every process (default 2222)")
     parser.add_argument("--addresses", help="host:port of every process, comma-separated, instead of --job's")
-    parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument(
+        "--hosts-file", type=Path, help='JSON with "hosts" and "current_host", as SageMaker has it: all are workers'
+    )
+    parser.add_argument("--workers", type=int)
     parser.add_argument("--parameter-servers", type=int, default=0)
     parser.add_argument("--index", type=int, default=os.environ.get("JOB_COMPLETION_INDEX"))
     parser.add_argument("command", nargs=argparse.REMAINDER)
     args = parser.parse_args(argv)
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if args.hosts_file is not None:
+        hosts = json.loads(args.hosts_file.read_text())
+        args.workers, args.index = len(hosts["hosts"]), hosts["hosts"].index(hosts["current_host"])
+        args.addresses = ",".join(host if ":" in host else f"{host}:{args.port}" for host in hosts["hosts"])
+    if args.workers is None:
+        parser.error("needs --workers or --hosts-file")
     if not command or args.index is None or not (args.addresses or (args.job and args.service)):
         parser.error(
             "needs a command after --, JOB_COMPLETION_INDEX or --index, and --addresses or --job and --service"

@@ -391,6 +391,24 @@ def explicit(tmp_path: Path) -> Iterator[RunningServer]:
         yield server
 
 
+def test_a_version_that_is_loaded_again_is_counted_from_zero(explicit: RunningServer) -> None:
+    body = {"inputs": [x_input([2], [1])]}
+    with triton.InferenceServerClient(f"127.0.0.1:{explicit.rest_port}") as client:
+
+        def counted() -> int:
+            (row,) = client.get_inference_statistics("affine")["model_stats"]
+            count: int = row["inference_stats"]["success"]["count"]
+            return count
+
+        for expected in (3, 1):
+            client.load_model("affine")
+            assert counted() == 0
+            for _ in range(expected):
+                assert infer(explicit, body, "/v2/models/affine/infer")[0] == 200
+            assert counted() == expected
+            client.unload_model("affine")
+
+
 def test_models_come_and_go_on_request(explicit: RunningServer, tmp_path: Path) -> None:
     body = {"inputs": [x_input([2], [1])]}
     with triton.InferenceServerClient(f"127.0.0.1:{explicit.rest_port}") as client:

@@ -194,6 +194,69 @@ def test_a_task_of_a_module_in_the_image_is_an_argument_and_no_part_of_a_shell_s
     assert shlex.split(command)[:3] == ["modelyard", "train", task]
 
 
+# ---- several machines, and data in object stores ----------------------------------------------------------------
+
+
+def with_data(bucket: str) -> CommonOptions:
+    return replace(COMMON, nodes=3, set=["learning_rate=0.01"], data=[f"data={bucket}/photos"])
+
+
+SETTINGS = ["--set", "learning_rate=0.01", "--set"]
+
+
+def test_google_s_job_of_three_machines() -> None:
+    from google.cloud import aiplatform_v1
+
+    body = json.dumps(render_google(with_data("gs://my-bucket"), GOOGLE)["custom-job.json"])
+    job: Any = aiplatform_v1.CustomJob.from_json(body, ignore_unknown_fields=False)
+    # The first pool is the chief's: it is one machine.
+    assert [pool.replica_count for pool in job.job_spec.worker_pool_specs] == [1, 2]
+    for pool in job.job_spec.worker_pool_specs:
+        assert list(pool.container_spec.args)[5:] == [*SETTINGS, "data=/gcs/my-bucket/photos"]
+
+
+def test_aws_s_job_of_three_machines() -> None:
+    import boto3
+    from botocore.validate import ParamValidator
+
+    job: Any = render_aws(with_data("s3://my-bucket"), AWS)["create-training-job.json"]
+    operations = boto3.client("sagemaker", region_name="eu-central-1").meta.service_model
+    report = ParamValidator().validate(job, operations.operation_model("CreateTrainingJob").input_shape)
+    assert not report.has_errors(), report.generate_report()
+    assert job["ResourceConfig"]["InstanceCount"] == 3
+    (channel,) = job["InputDataConfig"]
+    assert channel["ChannelName"] == "data"
+    assert channel["DataSource"]["S3DataSource"]["S3Uri"] == "s3://my-bucket/photos"
+    algorithm = job["AlgorithmSpecification"]
+    assert algorithm["ContainerEntrypoint"][:2] == ["python", "/opt/tf_config.py"]
+    assert algorithm["ContainerArguments"][5:] == [*SETTINGS, "data=/opt/ml/input/data/data"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_azure_s_job_of_three_machines(tmp_path: Path) -> None:
+    from azure.ai.ml import load_job
+
+    url = "azureml://datastores/photos/paths/summer"
+    options = replace(COMMON, nodes=3, set=["title=two words"], data=[f"data={url}"])
+    (tmp_path / "job.json").write_text(json.dumps(render_azure(options, AzureOptions(compute="c-1"))["job.json"]))
+    job: Any = load_job(tmp_path / "job.json")
+    assert (job.distribution.type.lower(), job.distribution.worker_count) == ("tensorflow", 3)
+    assert job.resources.instance_count == 3
+    assert (job.inputs["data"].path, job.inputs["data"].mode) == (url, "ro_mount")
+    train, _, export = job.command.partition(" && ")
+    for command in (train, export):
+        words = shlex.split(command)
+        at = words.index("--set")
+        assert words[at : at + 4] == ["--set", "title=two words", "--set", "data=${{inputs.data}}"]
+
+
+@pytest.mark.parametrize("provider", sorted(OWN_FLAGS))
+def test_data_must_be_in_that_cloud_s_store(provider: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["deploy", provider, *FLAGS, *OWN_FLAGS[provider], "--data", "data=ftp://elsewhere/photos"]
+    assert main(command) == 1
+    assert "--data data is 'ftp://elsewhere/photos'; expected " in capsys.readouterr().err
+
+
 # ---- values that no cloud would take ----------------------------------------------------------------------------
 
 
@@ -211,6 +274,9 @@ def test_a_task_of_a_module_in_the_image_is_an_argument_and_no_part_of_a_shell_s
         ("image", "two words"),
         ("training_image", ""),
         ("epochs", 0),
+        ("nodes", 0),
+        ("set", ["no value"]),
+        ("data", ["s3://bucket"]),
         ("min_replicas", 0),
         ("min_replicas", 2),
     ],

@@ -13,6 +13,8 @@ from typing import Any
 import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 
+from modelyard.artifact import list_versions
+from modelyard.deploy import AwsOptions, CommonOptions, render_aws
 from tests.deploy.conftest import DEPLOY, documents
 from tests.support.server import free_port
 
@@ -105,6 +107,7 @@ def test_every_pod_has_its_own_task_in_one_cluster(name: str) -> None:
         (["--job=a", "--service=a", "--workers=0"], 0),
         (["--addresses=a:1,b:2,c:3", "--workers=2"], 0),
         (["--job=a", "--workers=2"], 0),
+        (["--job=a", "--service=a"], 0),
     ],
 )
 def test_refuses_numbers_that_do_not_fit(flags: list[str], index: int) -> None:
@@ -162,3 +165,41 @@ def test_the_processes_train_together(name: str, tmp_path: Path) -> None:
     found = re.search(r"test loss (\S+)\.$", outputs[0][0], re.MULTILINE)
     # Ten classes at random give 2.3.
     assert found and float(found[1]) < 2.0
+
+
+def test_two_machines_of_sagemaker_train_and_the_first_exports(tmp_path: Path) -> None:
+    options = CommonOptions(name="fashion", task="fashion", image="a", training_image="b", epochs=1, nodes=2)
+    aws = AwsOptions(role="arn:aws:iam::123456789012:role/sagemaker", bucket="s3://my-bucket")
+    algorithm: Any = render_aws(options, aws)["create-training-job.json"]["AlgorithmSpecification"]
+    ports = sorted({free_port(), free_port(), free_port()})[:2]
+    hosts = [f"127.0.0.1:{port}" for port in ports]
+    processes = []
+    for index, host in enumerate(hosts):
+        # A machine's folders; none sees the other's.
+        machine = tmp_path / str(index)
+        machine.mkdir()
+        (machine / "resourceconfig.json").write_text(json.dumps({"current_host": host, "hosts": hosts}))
+        words = [*algorithm["ContainerEntrypoint"], *algorithm["ContainerArguments"]]
+        here = [
+            word.replace("/opt/tf_config.py", str(LAUNCHER)).replace("/opt/ml/input/config", str(machine))
+            .replace("/opt/ml/", f"{machine}/")
+            for word in words
+        ]  # fmt: skip
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "MODELYARD_DATA": "subset", "TF_CPP_MIN_LOG_LEVEL": "2"}
+        processes.append(
+            subprocess.Popen(
+                here, env=environment, cwd=machine, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+    try:
+        outputs = [process.communicate(timeout=400) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert "by TF_CONFIG this process is worker 1; worker 0 exports" in outputs[1][1]
+    assert not list((tmp_path / "1").glob("checkpoints/*")) and not (tmp_path / "1" / "model").exists()
+    (version,) = list_versions(tmp_path / "0" / "model" / "fashion")
+    assert {path.name for path in version.path.iterdir()} >= {"manifest.json", "onnx", "saved_model.pb"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,21 @@ def test_a_task_of_your_own_is_published_under_its_name(
     assert main([*command, "--measure-seconds", "0.5"]) == 0
     assert [path.name for path in Path("models").iterdir()] == ["linear"]
     assert capsys.readouterr().out.startswith("linear version 1: ")
+
+
+def test_of_several_processes_the_first_exports(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}}))
+    command = ["fashion", "--model-dir", str(run), "--repository", str(tmp_path)]
+    assert main(command) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "" and "this process is worker 0; chief 0 exports." in captured.err
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    assert main(command) == 2
+    assert "TF_CONFIG is '{}', which cannot be read" in capsys.readouterr().err
 
 
 def test_a_variant_outside_its_budget_is_told(

@@ -9,8 +9,12 @@ from modelyard.deploy._options import TRAIN_AND_EXPORT, CommonOptions, Documents
 from modelyard.errors import DeploymentError, MissingDependencyError
 
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[^/\s]+)*")
+_FOLDER = "s3://BUCKET or s3://BUCKET/FOLDER, with no slash at the end"
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/[\w+=,.@/-]+")
 _DAY_S = 86_400
+#: Where SageMaker says which machines there are.
+_HOSTS = "/opt/ml/input/config/resourceconfig.json"
+_TF_CONFIG = ["python", "/opt/tf_config.py", f"--hosts-file={_HOSTS}", "--"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +30,7 @@ class AwsOptions:
 
     def __post_init__(self) -> None:
         check("role", self.role, _ROLE, "the ARN of a role, such as arn:aws:iam::123456789012:role/sagemaker")
-        check("bucket", self.bucket, _BUCKET, "s3://BUCKET or s3://BUCKET/FOLDER, with no slash at the end")
+        check("bucket", self.bucket, _BUCKET, _FOLDER)
 
 
 def render_aws(common: CommonOptions, aws: AwsOptions) -> Documents:
@@ -38,14 +42,16 @@ def render_aws(common: CommonOptions, aws: AwsOptions) -> Documents:
         Requests of CreateTrainingJob, CreateModel, CreateEndpointConfig and CreateEndpoint, by file name.
     """
     output = f"{aws.bucket}/output"
-    training = {
+    folders = common.folders(_BUCKET, _FOLDER)
+    training: dict[str, object] = {
         "TrainingJobName": common.job,
         "AlgorithmSpecification": {
             "TrainingImage": common.training_image,
             "TrainingInputMode": "File",
-            "ContainerEntrypoint": ["sh", "-c", TRAIN_AND_EXPORT],
+            "ContainerEntrypoint": [*(_TF_CONFIG if common.nodes > 1 else ()), "sh", "-c", TRAIN_AND_EXPORT],
             "ContainerArguments": [
                 common.task, str(common.epochs), "/opt/ml/checkpoints", "/opt/ml/model", common.name,
+                *common.settings({name: f"/opt/ml/input/data/{name}" for name in folders}),
             ],
         },
         "RoleArn": aws.role,
@@ -54,11 +60,23 @@ def render_aws(common: CommonOptions, aws: AwsOptions) -> Documents:
         "CheckpointConfig": {"S3Uri": f"{aws.bucket}/checkpoints/{common.job}", "LocalPath": "/opt/ml/checkpoints"},
         "ResourceConfig": {
             "InstanceType": common.training_machine or "ml.c5.2xlarge",
-            "InstanceCount": 1,
+            "InstanceCount": common.nodes,
             "VolumeSizeInGB": 30,
         },
         "StoppingCondition": {"MaxRuntimeInSeconds": _DAY_S},
     }  # fmt: skip
+    if folders:
+        training["InputDataConfig"] = [
+            {
+                "ChannelName": name,
+                "DataSource": {
+                    "S3DataSource": {
+                        "S3DataType": "S3Prefix", "S3Uri": url, "S3DataDistributionType": "FullyReplicated",
+                    },
+                },
+            }
+            for name, url in folders.items()
+        ]  # fmt: skip
     model = {
         "ModelName": common.job,
         "PrimaryContainer": {

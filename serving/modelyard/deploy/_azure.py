@@ -10,6 +10,7 @@ from modelyard.deploy._options import CommonOptions, Documents, check
 
 _SCHEMAS = "https://azuremlschemas.azureedge.net/latest"
 _COMPUTE = re.compile(r"[a-zA-Z](?:-?[a-zA-Z0-9]){1,31}")
+_URL = re.compile(r"(?:azureml|https|wasbs|abfss)://[^\s]+[^\s/]")
 _MOUNT = "/var/models"
 _REST_PORT = 8501
 
@@ -37,18 +38,28 @@ def render_azure(common: CommonOptions, azure: AzureOptions) -> Documents:
     """
     train = ["modelyard", "train", common.task, "--epochs", str(common.epochs), "--model-dir", "run"]
     export = ["modelyard", "export", common.task, "--model-dir", "run", "--name", common.name]
-    job = {
+    folders = common.folders(_URL, "azureml://datastores/NAME/paths/FOLDER, or a URL that Azure reads")
+    # Azure fills in folders of inputs and outputs before the shell reads the line; all else is quoted.
+    settings = shlex.join(common.settings({}))
+    settings += "".join(f" --set {name}=${{{{inputs.{name}}}}}" for name in folders)
+    both = [f"{shlex.join(command)} {settings}".rstrip() for command in (train, export)]
+    job: dict[str, object] = {
         "$schema": f"{_SCHEMAS}/commandJob.schema.json",
         "type": "command",
         "name": common.job,
         "experiment_name": common.name,
-        # Azure fills in the folder of the output before the shell reads the line; all else is quoted.
-        "command": f"{shlex.join(train)} && {shlex.join(export)} --repository ${{{{outputs.models}}}}",
+        "command": f"{both[0]} && {both[1]} --repository ${{{{outputs.models}}}}",
         "environment": {"image": common.training_image},
         "compute": f"azureml:{azure.compute}",
         # Written to the local disk, where a version is published by rename, and copied at the end.
         "outputs": {"models": {"type": "uri_folder", "mode": "upload"}},
     }
+    if folders:
+        job["inputs"] = {name: {"type": "uri_folder", "path": url, "mode": "ro_mount"} for name, url in folders.items()}
+    if common.nodes > 1:
+        # Azure sets TF_CONFIG for it.
+        job["distribution"] = {"type": "tensorflow", "worker_count": common.nodes, "parameter_server_count": 0}
+        job["resources"] = {"instance_count": common.nodes}
     endpoint = {
         "$schema": f"{_SCHEMAS}/managedOnlineEndpoint.schema.json",
         "name": common.name,

@@ -26,6 +26,7 @@ examples:
   modelyard deploy aws --role arn:aws:iam::123456789012:role/sagemaker --bucket s3://my-bucket ... --output aws/
   modelyard deploy aws ... --send train          sends the training job; credentials as boto3 finds them
   modelyard deploy azure --compute cpu-cluster ... --output azure/
+  modelyard deploy aws ... --task photos_task:PhotosTask --data folder=s3://my-bucket/photos --nodes 4
 
 deploy/google, deploy/aws and deploy/azure of the source tree say how to send the files.
 """
@@ -104,6 +105,24 @@ def _provider(
     parser.add_argument("--image", required=True, help="the serving image, in a registry that the cloud reads")
     parser.add_argument("--training-image", required=True, help="the training image")
     parser.add_argument("--epochs", type=int, default=10, help="passes over the data (default: %(default)s)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="argument of the task; may be given more than once",
+    )
+    parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="NAME=URL",
+        help="argument of the task that is a folder, and which folder of the cloud's object store it is, such as "
+        "data=gs://my-bucket/photos; may be given more than once",
+    )
+    parser.add_argument(
+        "--nodes", type=int, default=1, help="machines that train together, each step on all (default: %(default)s)"
+    )
     parser.add_argument("--run", default="1", help="tells one training from the next (default: %(default)s)")
     parser.add_argument("--machine", default="", help="machine type to serve on")
     parser.add_argument("--training-machine", default="", help="machine type to train on")

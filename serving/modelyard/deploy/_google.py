@@ -10,6 +10,7 @@ from modelyard.deploy._options import TRAIN_AND_EXPORT, CommonOptions, Documents
 _PROJECT = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
 _BUCKET = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](?:/[^/\s]+)*")
+_FOLDER = "gs://BUCKET or gs://BUCKET/FOLDER, with no slash at the end"
 _REST_PORT = 8501
 _GRPC_PORT = 8500
 
@@ -29,7 +30,7 @@ class GoogleOptions:
     def __post_init__(self) -> None:
         check("project", self.project, _PROJECT, "the id of a Google Cloud project")
         check("region", self.region, _REGION, "a region, such as europe-west4")
-        check("bucket", self.bucket, _BUCKET, "gs://BUCKET or gs://BUCKET/FOLDER, with no slash at the end")
+        check("bucket", self.bucket, _BUCKET, _FOLDER)
 
 
 def render_google(common: CommonOptions, google: GoogleOptions) -> Documents:
@@ -41,22 +42,26 @@ def render_google(common: CommonOptions, google: GoogleOptions) -> Documents:
     """
     parent = f"projects/{google.project}/locations/{google.region}"
     repository = f"{google.bucket}/models"
-    job = {
-        "displayName": common.job,
-        "jobSpec": {
-            "workerPoolSpecs": [
-                {
-                    "machineSpec": {"machineType": common.training_machine or "n2-standard-8"},
-                    "replicaCount": "1",
-                    "containerSpec": {
-                        "imageUri": common.training_image,
-                        "command": ["sh", "-c", TRAIN_AND_EXPORT],
-                        "args": [common.task, str(common.epochs), "/tmp/run", repository, common.name],
-                    },
-                }
-            ]
-        },
-    }
+    # Vertex AI shows the files of a bucket below /gcs.
+    folders = {name: f"/gcs/{url.removeprefix('gs://')}" for name, url in common.folders(_BUCKET, _FOLDER).items()}
+    container = {
+        "imageUri": common.training_image,
+        "command": ["sh", "-c", TRAIN_AND_EXPORT],
+        "args": [
+            common.task, str(common.epochs), "/tmp/run", repository, common.name, *common.settings(folders),
+        ],
+    }  # fmt: skip
+    # The first pool is the chief's, the second the other workers'; Vertex AI sets TF_CONFIG where there are two.
+    pools = [
+        {
+            "machineSpec": {"machineType": common.training_machine or "n2-standard-8"},
+            "replicaCount": str(replicas),
+            "containerSpec": container,
+        }
+        for replicas in (1, common.nodes - 1)
+        if replicas
+    ]
+    job = {"displayName": common.job, "jobSpec": {"workerPoolSpecs": pools}}
     model = {
         "parent": parent,
         "modelId": common.name.lower(),

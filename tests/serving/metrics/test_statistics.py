@@ -55,6 +55,22 @@ def test_strangers_cannot_make_it_remember_any_number_of_sizes() -> None:
     assert len(row.batches) == 256
 
 
+def test_a_version_that_is_unloaded_is_forgotten_with_what_was_not_fetched_yet() -> None:
+    statistics = ModelStatistics()
+    uncounted = [RequestTimes(True, 1)]
+
+    def fetch() -> None:
+        while uncounted:
+            statistics.record("m", 1, [uncounted.pop()])
+
+    statistics.before_reading(fetch)
+    statistics.record("m", 2, [RequestTimes(True, 1)])
+    statistics.forget("m", 1)
+    statistics.forget("m", 3)
+    assert not uncounted
+    assert [statistics.of("m", version).success.count for version in (1, 2)] == [0, 1]
+
+
 def test_a_copy_does_not_change() -> None:
     statistics = ModelStatistics()
     statistics.record("m", 1, [RequestTimes(True, 1)])

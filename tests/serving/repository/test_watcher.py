@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from modelyard.artifact import ModelVersion, write_labels
+from modelyard.artifact import Location, ModelVersion, write_labels
 from modelyard.errors import InternalError, LoadError, ModelNotFoundError, ModelyardError
 from modelyard.serving import (
     LoadOptions,
@@ -189,9 +189,13 @@ def test_unloading_waits_for_the_last_request(config: ModelConfig) -> None:
     assert watcher.statuses()[0].state is VersionState.END
 
 
-def damage(path: Path) -> bytes:
+def graph_of(path: Location) -> Path:
+    return Path(str(path)) / "onnx" / "serving_default.onnx"
+
+
+def damage(path: Location) -> bytes:
     """Cuts a version's graph, and returns what it was."""
-    graph = path / "onnx" / "serving_default.onnx"
+    graph = graph_of(path)
     whole = graph.read_bytes()
     graph.write_bytes(whole[:50])
     return whole
@@ -220,7 +224,7 @@ def test_a_server_that_starts_serves_the_last_good_version(
         watcher.look()
         assert watcher.wait_until_polled(TIMEOUT_S)
         assert (served(watcher), len(caplog.records)) == ([2], number)
-        (paths[2] / "onnx" / "serving_default.onnx").write_bytes(whole)
+        graph_of(paths[2]).write_bytes(whole)
         until(lambda: served(watcher) == [4], TIMEOUT_S, "the newest is repaired")
         assert watcher.failure() == ""
     finally:

@@ -206,7 +206,8 @@ def export_here(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("modelyard export: stopped. Nothing was published.\n")
         return 130
-    sys.stdout.write(f"{report}\n")
+    if report is not None:
+        sys.stdout.write(f"{report}\n")
     return 0
 
 
@@ -230,7 +231,7 @@ def _end_with_input(stage_file: Path | None) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _export(arguments: argparse.Namespace) -> ExportReport:
+def _export(arguments: argparse.Namespace) -> ExportReport | None:
     from modelyard.training import read_record
 
     options = ExportOptions(
@@ -342,8 +343,8 @@ def _telling(progress: Progress, file: Path | None) -> Progress:
     return tell
 
 
-def _export_task(arguments: argparse.Namespace, model_dir: Location, options: ExportOptions) -> ExportReport:
-    from modelyard.training import read_record, restore
+def _export_task(arguments: argparse.Namespace, model_dir: Location, options: ExportOptions) -> ExportReport | None:
+    from modelyard.training import Cluster, read_record, restore
     from modelyard.training.tasks import make_task
 
     for flag, value in (
@@ -354,6 +355,12 @@ def _export_task(arguments: argparse.Namespace, model_dir: Location, options: Ex
     ):
         if value is not None:
             raise ConfigurationError(f"{flag} is for paths; the task {arguments.source} brings its own.")
+    text = os.environ.get("TF_CONFIG")
+    cluster = Cluster.from_json(text) if text else None
+    if cluster is not None and not cluster.is_chief:
+        # A job of several machines has one command for all of them, and one of them has the checkpoints.
+        sys.stderr.write(f"modelyard export: by TF_CONFIG this process is {cluster.name}; {cluster.chief} exports.\n")
+        return None
     source = Path(arguments.source)
     folder = source if read_record(source) is not None else arguments.model_dir or Path("runs") / source
     result = restore(folder, make_task(arguments.source, arguments.set))

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from modelyard.serving.metrics._parts import Parts
 
 
-@dataclass
+@dataclass(slots=True)
 class Duration:
     """A number of events and their time in all."""
 
@@ -30,7 +30,7 @@ class Duration:
         self.ns += ns
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class ExecutionStatistics:
     """What was measured of the executions of one batch size."""
 
@@ -39,7 +39,7 @@ class ExecutionStatistics:
     compute_output: Duration = field(default_factory=Duration)
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class VersionStatistics:
     """What was measured for one version. The parts count successful requests only."""
 
@@ -196,10 +196,19 @@ class ModelStatistics:
             for rows, (times, *ns) in found["executions"].items():
                 _count_execution(row, Execution(rows, *ns), times)
 
-    def of(self, name: str, version: int) -> VersionStatistics:
-        """A copy of what was measured for a version; zeros for one that was never asked."""
+    def forget(self, name: str, version: int) -> None:
+        """Drops what was measured for a version that is unloaded: it begins with zeros where it comes back."""
+        self._fetch()
+        with self._lock:
+            self._versions.pop((name, version), None)
+
+    def _fetch(self) -> None:
         for fetch in self._before_reading:
             fetch()
+
+    def of(self, name: str, version: int) -> VersionStatistics:
+        """A copy of what was measured for a version; zeros for one that was never asked."""
+        self._fetch()
         with self._lock:
             row = self._versions.get((name, version))
             if row is None:

@@ -78,7 +78,7 @@ class Server:
         metrics = Metrics()
         telemetry = Telemetry(options.telemetry, metrics, os.environ)
         statistics = ModelStatistics()
-        loader = VersionLoader(options, metrics, settle=settle_memory if self._alone else None)
+        loader = VersionLoader(options, metrics, statistics, settle=settle_memory if self._alone else None)
         manager = ModelManager(options.models, loader.load, options.watch, allow_new_labels=options.allow_new_labels)
         rollout = None if options.traffic is None else Rollout(manager, metrics, options.traffic)
         logs = PredictionLogs(options.prediction_log, metrics)

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from modelyard.serving.batching import Batcher, ModelThreads, shared_graphs
@@ -24,12 +25,14 @@ class VersionLoader:
         self,
         options: ServerOptions,
         metrics: Metrics,
+        statistics: ModelStatistics,
         *,
         settle: Callable[[], None] | None = None,
     ) -> None:
         self._options = options
         self._settle = settle
         self._metrics = metrics
+        self._statistics = statistics
         #: Versions that this server has loaded, by directory and stamp: they are not probed again.
         self._known: set[tuple[Path, tuple[int | str, ...]]] = set()
 
@@ -81,7 +84,12 @@ class VersionLoader:
             self._metrics.watch(":modelyard:serving:version_memory_bytes", place, lambda: grown)
         if self._settle is not None:
             self._settle()
-        return replace(servable, closed=self._metrics.version_loaded(config.name, version, str(path)))
+        unloaded = self._metrics.version_loaded(config.name, version, str(path))
+        return replace(servable, closed=partial(self._closed, config.name, version, unloaded))
+
+    def _closed(self, model: str, version: int, unloaded: Callable[[], None]) -> None:
+        unloaded()
+        self._statistics.forget(model, version)
 
     def _took(self, model: str, status: str, started: float) -> None:
         microseconds = (time.perf_counter() - started) * 1e6
