@@ -69,7 +69,8 @@ def main() -> int:
     if args.write:
         versions = {name: _version(name) for name in PACKAGES}
         older = sum(mark != _print_of(cell, kinds) for cell, (_, mark) in known.items())
-        _page.write(cells.values(), kinds, versions, datetime.now(UTC).date().isoformat(), older=older)
+        prints = {cell: mark for cell, (_, mark) in known.items()}
+        _page.write(cells.values(), kinds, versions, datetime.now(UTC).date().isoformat(), older=older, prints=prints)
     if missing:
         print(f"{len(missing)} cells are not measured, such as {missing[0]}.", file=sys.stderr)
     return 1 if missing else 0
@@ -105,8 +106,9 @@ def _measure(left: list[tuple[str, str, str]], args: argparse.Namespace, kinds: 
 
 
 def _read(results: Path) -> dict[tuple[str, str, str], tuple[dict[str, Any], str]]:
-    # What the page has stays, as of an earlier state, until it is measured again.
-    found = {(row["kind"], row["route"], row["form"]): (row, "") for row in json.loads(_page.DATA.read_text())["cells"]}
+    # What the page has stays until it is measured again.
+    rows = json.loads(_page.DATA.read_text())["cells"]
+    found = {(row["kind"], row["route"], row["form"]): (row, row.pop("print", "")) for row in rows}
     for line in map(json.loads, results.read_text("utf-8").splitlines() if results.is_file() else []):
         mark = line.pop("print")
         found[line["kind"], line["route"], line["form"]] = (line, mark)

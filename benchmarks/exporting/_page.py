@@ -111,8 +111,13 @@ def write(
     date: str,
     *,
     older: int = 0,
+    prints: Mapping[tuple[str, str, str], str],
 ) -> None:
-    """Writes the table into the page, and the results beside it; arguments as of :func:`table`."""
+    """Writes the table into the page, and the results beside it.
+
+    The arguments are those of :func:`table`; ``prints`` has by kind, route and format what a result depends on, so that
+    a clone knows what is to be measured again.
+    """
     cells = list(cells)
     text = PAGE.read_text("utf-8")
     before, rest = text.split(START)
@@ -121,6 +126,7 @@ def write(
     rows = [asdict(each) for each in sorted(cells, key=lambda each: (each.kind, each.route, each.form))]
     for row in rows:
         row["why"] = _short(row["why"])
+        row["print"] = prints.get((row["kind"], row["route"], row["form"]), "")
     facts = {"date": date, "versions": versions, "older": older, "counts": count(cells)}
     body = ",\n".join(f"    {json.dumps(row, ensure_ascii=False)}" for row in rows)
     DATA.write_text(f'{json.dumps(facts, indent=2)[:-2]},\n  "cells": [\n{body}\n  ]\n}}\n', "utf-8")

@@ -16,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from benchmarks.exporting import _page
+from benchmarks.exporting.__main__ import _read
 from benchmarks.exporting._calls import Call, Outputs
 from benchmarks.exporting._cells import Cell, classify, in_process, is_sentence, run_cell
 from benchmarks.exporting._judge import compare, judge
@@ -207,3 +208,18 @@ def test_a_table_of_made_up_cells() -> None:
     assert "only with the plain converter: 1; in neither: 1." in text
     assert "Measured on 2026-01-02 with keras 3." in text and "tf_keras" not in text
     assert "- `k`, ONNX: refused. a / b" in text
+
+
+def test_results_keep_what_they_depend_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{_page.START}\n{_page.END}\nafter\n")
+    monkeypatch.setattr(_page, "PAGE", page)
+    monkeypatch.setattr(_page, "DATA", tmp_path / "page.json")
+    cells = [Cell(kind="k", route=route, form="onnx", verdict="right", why="") for route in ("ours", "plain")]
+    kinds = {"k": {"theme": "t", "title": "T"}}
+    _page.write(cells, kinds, {}, "2026-01-02", prints={("k", "ours", "onnx"): "abc"})
+    found = _read(tmp_path / "none")
+    assert {key: mark for key, (_, mark) in found.items()} == {
+        ("k", "ours", "onnx"): "abc", ("k", "plain", "onnx"): "",
+    }  # fmt: skip
+    assert [Cell(**row) for row, _ in found.values()] == cells
