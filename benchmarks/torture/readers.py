@@ -168,13 +168,7 @@ def images(scratch: Scratch) -> Result:
     return _broken(scratch, seeds, lambda data: decode_image(data, 3))
 
 
-@case(
-    "malformed",
-    "small bodies that once held everybody up",
-    transports=("native", "python"),
-    short=False,
-    at_capacity=True,
-)
+@case("malformed", "small bodies that once held everybody up", transports=("native", "python"), short=False)
 def small_bodies(target: Target) -> Result:
     """Those of tests/contract/test_rest_abuse.py, with an honest client beside them."""
     for name, (path, body, headers, status, _) in SMALL_BODIES.items():
