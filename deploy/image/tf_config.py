@@ -68,11 +68,11 @@ def main(argv: list[str]) -> int:
         hosts = json.loads(args.hosts_file.read_text())
         args.workers, args.index = len(hosts["hosts"]), hosts["hosts"].index(hosts["current_host"])
         args.addresses = ",".join(host if ":" in host else f"{host}:{args.port}" for host in hosts["hosts"])
-    if args.workers is None:
-        parser.error("needs --workers or --hosts-file")
-    if not command or args.index is None or not (args.addresses or (args.job and args.service)):
+    addressed = args.addresses or (args.job and args.service)
+    if not command or args.workers is None or args.index is None or not addressed:
         parser.error(
-            "needs a command after --, JOB_COMPLETION_INDEX or --index, and --addresses or --job and --service"
+            "needs a command after --, and --hosts-file, or --workers, JOB_COMPLETION_INDEX or --index, and "
+            "--addresses or --job and --service"
         )
     size = args.workers + (args.parameter_servers + 1 if args.parameter_servers else 0)
     pods = [f"{args.job}-{index}.{args.service}:{args.port}" for index in range(size)]

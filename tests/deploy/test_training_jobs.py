@@ -52,6 +52,20 @@ def launch(flags: list[str], command: list[str], index: int, **options: Any) -> 
     )  # fmt: skip
 
 
+def outputs_of(
+    ending: list[subprocess.Popen[str]], group: list[subprocess.Popen[str]], *, timeout_s: float
+) -> list[tuple[str, str]]:
+    """What those processes say that end by themselves, with success; the others of the group are killed."""
+    try:
+        outputs = [process.communicate(timeout=timeout_s) for process in ending]
+        assert [process.returncode for process in ending] == [0] * len(ending), outputs
+        return outputs
+    finally:
+        for process in group:
+            process.kill()
+            process.communicate()
+
+
 def flags_of(name: str) -> list[str]:
     arguments: list[str] = container(name)["args"]
     return arguments[: arguments.index("--")]
@@ -151,13 +165,7 @@ def test_the_processes_train_together(name: str, tmp_path: Path) -> None:
     processes = [launch(flags, command, index) for index in range(size)]
     # Of a group with servers only the chief ends, as the Job's successPolicy has it.
     ending = processes if name == "multi-worker" else processes[:1]
-    try:
-        outputs = [process.communicate(timeout=240) for process in ending]
-        assert [process.returncode for process in ending] == [0] * len(ending), outputs
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+    outputs = outputs_of(ending, processes, timeout_s=240)
     assert "fashion: 1 epochs, 10 steps." in outputs[0][0]
     assert all(output == "" for output, _ in outputs[1:])
     checkpoints = sorted((tmp_path / "runs" / "fashion" / "checkpoints").iterdir())
@@ -192,13 +200,7 @@ def test_two_machines_of_sagemaker_train_and_the_first_exports(tmp_path: Path) -
                 here, env=environment, cwd=machine, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
         )
-    try:
-        outputs = [process.communicate(timeout=400) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-    assert [process.returncode for process in processes] == [0, 0], outputs
+    outputs = outputs_of(processes, processes, timeout_s=400)
     assert "by TF_CONFIG this process is worker 1; worker 0 exports" in outputs[1][1]
     assert not list((tmp_path / "1").glob("checkpoints/*")) and not (tmp_path / "1" / "model").exists()
     (version,) = list_versions(tmp_path / "0" / "model" / "fashion")

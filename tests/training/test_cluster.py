@@ -27,6 +27,13 @@ def test_tf_config_comes_and_goes() -> None:
     assert Cluster.from_json(cluster.to_json()) == cluster
 
 
+def test_the_environment_has_one_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", TWO)
+    assert Cluster.from_environment() == Cluster.from_json(TWO)
+    monkeypatch.delenv("TF_CONFIG")
+    assert Cluster.from_environment() is None
+
+
 def test_flags_give_the_same() -> None:
     assert parse_cluster(["worker=a:1,b:2"], "worker:1") == Cluster.from_json(TWO)
     whole = parse_cluster(["chief=c:1", "worker=a:1", "ps=p:9"], "chief:0")

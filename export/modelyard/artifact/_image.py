@@ -131,7 +131,7 @@ def _not_an_image(data: bytes, reason: str) -> ImageDecodeError:
 
 
 def _what_it_may_be(data: bytes) -> str:
-    """A hint for the two things that are sent for an image most often; empty for others."""
+    """A hint for two things that are sent for an image by mistake; empty for others."""
     if data.startswith((b"data:image/", b"/9j/", b"iVBORw0K", b"R0lGOD", b"UklGR")):
         return ' They are Base64 text: send the bytes that it stands for; in JSON {"b64": "<this text>"}.'
     if len(data) < _LONGEST_NAME and data.isascii() and data.decode().isprintable() and b"." in data[1:]:

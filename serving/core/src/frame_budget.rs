@@ -74,8 +74,9 @@ impl FrameBudget {
                 if self.head[TYPE] == SETTINGS && self.skip > MAX_SETTINGS * SETTING {
                     return false;
                 }
+                self.follow();
                 // What has gone by in an earlier read is too late to change.
-                if self.is_of_ignored_stream() && before <= TYPE {
+                if self.is_window_of_ignored_stream() && before <= TYPE {
                     bytes[TYPE - before] = IGNORED;
                 }
                 self.owed += match self.head[TYPE] {
@@ -97,19 +98,25 @@ impl FrameBudget {
         self.owed <= CREDIT
     }
 
+    fn stream(&self) -> u32 {
+        u32::from_be_bytes([self.head[5], self.head[6], self.head[7], self.head[8]])
+    }
+
+    /// Remembers which stream is the last that h2 answers.
+    fn follow(&mut self) {
+        match self.head[TYPE] {
+            HEADERS if !self.leaving => self.last_stream = self.last_stream.max(self.stream()),
+            PING if self.head[TYPE + 1] & ACK != 0 => self.leaving = true,
+            _ => {}
+        }
+    }
+
     /// Whether the frame is a window of a stream that h2 ignores, opened after its last GOAWAY and before that arrived.
     ///
     /// h2 0.4.20 ignores the stream's other frames, and ends the connection with all that is being answered for this one
     /// (PROTOCOL_ERROR: an idle stream). gRPC's C core sends it.
-    fn is_of_ignored_stream(&mut self) -> bool {
-        let stream = u32::from_be_bytes([self.head[5], self.head[6], self.head[7], self.head[8]]);
-        match self.head[TYPE] {
-            HEADERS if !self.leaving => self.last_stream = self.last_stream.max(stream),
-            PING if self.head[TYPE + 1] & ACK != 0 => self.leaving = true,
-            WINDOW_UPDATE => return self.leaving && stream > self.last_stream,
-            _ => {}
-        }
-        false
+    fn is_window_of_ignored_stream(&self) -> bool {
+        self.leaving && self.head[TYPE] == WINDOW_UPDATE && self.stream() > self.last_stream
     }
 
     /// Whether others are to have their turn more often.

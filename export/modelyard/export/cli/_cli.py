@@ -355,8 +355,7 @@ def _export_task(arguments: argparse.Namespace, model_dir: Location, options: Ex
     ):
         if value is not None:
             raise ConfigurationError(f"{flag} is for paths; the task {arguments.source} brings its own.")
-    text = os.environ.get("TF_CONFIG")
-    cluster = Cluster.from_json(text) if text else None
+    cluster = Cluster.from_environment()
     if cluster is not None and not cluster.is_chief:
         # A job of several machines has one command for all of them, and one of them has the checkpoints.
         sys.stderr.write(f"modelyard export: by TF_CONFIG this process is {cluster.name}; {cluster.chief} exports.\n")

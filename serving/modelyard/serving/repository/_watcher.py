@@ -226,11 +226,12 @@ class ModelWatcher(VersionTable):
         needed = self._file_labels.needed() | self._kept
         self._labelled = needed - {version.number for version in config.policy.aspired(found)}
         self._reconcile(config.policy.aspired(found, needed))
-        if config.policy.specific is None and not (self._options.explicit or self._options.resource_preserving):
-            self._load_last_good(config, found)
+        self._load_last_good(config, found)
 
     def _load_last_good(self, config: ModelConfig, found: Sequence[AnyVersion]) -> None:
         """Loads an older version where no aspired one can be: a server that started before would have kept it."""
+        if config.policy.specific is not None or self._options.explicit or self._options.resource_preserving:
+            return
         if self.is_suspended() or set(self._available()) - self._labelled:
             return
         for item in reversed(found):

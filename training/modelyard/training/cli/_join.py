@@ -141,5 +141,4 @@ def _time_limit(cluster: Cluster | None, seconds: float) -> Iterator[None]:
 def _cluster(arguments: argparse.Namespace) -> Cluster | None:
     if arguments.cluster or arguments.role:
         return parse_cluster(arguments.cluster, arguments.role)
-    text = os.environ.get(TF_CONFIG)
-    return Cluster.from_json(text) if text else None
+    return Cluster.from_environment()

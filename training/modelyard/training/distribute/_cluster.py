@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -95,6 +96,12 @@ class Cluster:
                 '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": 0}}.'
             ) from exc
         return cls(addresses=addresses, job=job, index=index)
+
+    @classmethod
+    def from_environment(cls) -> Cluster | None:
+        """The cluster of the environment's ``TF_CONFIG``; None without one. Raises as :meth:`from_json` does."""
+        text = os.environ.get(TF_CONFIG)
+        return cls.from_json(text) if text else None
 
 
 def parse_cluster(addresses: Sequence[str], role: str | None) -> Cluster:
