@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +22,22 @@ WAIT_S = 60.0
 X = np.array([1, 2], np.float32)
 
 
-def test_requests_are_computed_dropped_or_fail(tmp_path: Path) -> None:
-    publish_affine(tmp_path / "m", slope=2.0, intercept=0.0)
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[ModelManager]:
+    for name in ("m", "other"):
+        publish_affine(tmp_path / name, slope=2.0, intercept=0.0)
     manager = ModelManager(
-        [ModelConfig(name="m", base_path=tmp_path / "m")],
+        [ModelConfig(name=name, base_path=tmp_path / name) for name in ("m", "other")],
         lambda config, version, path: load_servable(config.name, version, path, LoadOptions()),
         WatchOptions(poll_wait_s=0.05),
     )
     manager.start()
     assert manager.wait_until_polled(WAIT_S)
+    yield manager
+    manager.stop()
+
+
+def test_requests_are_computed_dropped_or_fail(manager: ModelManager) -> None:
     shadow = Shadow(manager)
     found: list[Comparison | None] = []
     held, go_on, all_done = threading.Event(), threading.Event(), threading.Event()
@@ -63,7 +72,37 @@ def test_requests_are_computed_dropped_or_fail(tmp_path: Path) -> None:
     assert found == [Comparison(rows=2, disagreed=0), None, *[Comparison(rows=2, disagreed=0)] * 62]
     shadow.close()
     assert not shadow.submit(job(good))
-    manager.stop()
+
+
+def test_models_take_turns(manager: ModelManager) -> None:
+    shadow = Shadow(manager)
+    order: list[str] = []
+    held, go_on, all_done = threading.Event(), threading.Event(), threading.Event()
+
+    def report(model: str, comparison: Comparison | None) -> None:
+        assert comparison == Comparison(rows=2, disagreed=0)
+        order.append(model)
+        held.set()
+        go_on.wait(WAIT_S)
+        if len(order) == 68:
+            all_done.set()
+
+    def submit(model: str) -> bool:
+        spec = ModelSpec(name=model, version=1)
+        job = ShadowJob(
+            spec=spec, answered=7, inputs={"x": X}, outputs={"y": 2 * X}, tolerance=0.1, report=partial(report, model)
+        )
+        return shadow.submit(job)
+
+    assert submit("m")
+    assert held.wait(WAIT_S)
+    # A model whose shadow is behind takes no other model's places, and is no further ahead than its turn.
+    assert [submit("m") for _ in range(65)] == [True] * 64 + [False]
+    assert [submit("other") for _ in range(3)] == [True] * 3
+    go_on.set()
+    assert all_done.wait(WAIT_S)
+    assert order == ["m", "m", "other", "m", "other", "m", "other", *["m"] * 61]
+    shadow.close()
 
 
 def test_a_shadow_without_requests_ends_at_once() -> None:

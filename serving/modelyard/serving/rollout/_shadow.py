@@ -15,7 +15,7 @@ from modelyard.serving.rollout._compare import Comparison, compare
 
 _LOG = logging.getLogger("modelyard.serving")
 
-#: Requests that may wait for their shadow, and the bytes of their inputs and outputs.
+#: Requests of a model that may wait for their shadow, and the bytes of all models' inputs and outputs that wait.
 _MAX_WAITING = 64
 _MAX_BYTES = 64 << 20
 #: Longest wait at a stop for what is computed: no caller waits for it.
@@ -42,13 +42,14 @@ class ShadowJob:
 class Shadow:
     """Computes on one thread of its own: whatever a shadow takes, requests get the other processors.
 
-    What comes while too much waits is dropped.
+    Models take turns, so that a slow shadow delays no other model's. What comes while too much waits is dropped.
     """
 
     def __init__(self, manager: ModelManager) -> None:
         self._manager = manager
         self._condition = threading.Condition()
-        self._jobs: deque[ShadowJob] = deque()
+        #: By model, the one whose turn it is first; a model without jobs is not in it.
+        self._jobs: dict[str, deque[ShadowJob]] = {}
         self._bytes = 0
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -56,12 +57,13 @@ class Shadow:
     def submit(self, job: ShadowJob) -> bool:
         """Takes a request, and returns at once."""
         with self._condition:
-            if self._closed or len(self._jobs) >= _MAX_WAITING or self._bytes + job.size > _MAX_BYTES:
+            waiting = len(self._jobs.get(job.spec.name, ()))
+            if self._closed or waiting >= _MAX_WAITING or self._bytes + job.size > _MAX_BYTES:
                 return False
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="modelyard-shadow", daemon=True)
                 self._thread.start()
-            self._jobs.append(job)
+            self._jobs.setdefault(job.spec.name, deque()).append(job)
             self._bytes += job.size
             self._condition.notify()
             return True
@@ -81,7 +83,11 @@ class Shadow:
                 self._condition.wait_for(lambda: self._jobs or self._closed)
                 if self._closed:
                     return
-                job = self._jobs.popleft()
+                name = next(iter(self._jobs))
+                waiting = self._jobs.pop(name)
+                job = waiting.popleft()
+                if waiting:
+                    self._jobs[name] = waiting
                 self._bytes -= job.size
             try:
                 self._compute(job)
