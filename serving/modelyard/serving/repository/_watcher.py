@@ -29,11 +29,25 @@ _RETRY_S = 1.0
 
 
 class ModelWatcher(VersionTable):
-    """Keeps one model loaded, on a thread of its own: no other model waits for it."""
+    """Keeps one model loaded, on a thread of its own: no other model waits for it.
 
-    def __init__(self, config: ModelConfig, load: Loader, options: WatchOptions) -> None:
+    Args:
+        config: The model.
+        load: Loads one version.
+        options: How the base path is watched.
+        loaded: Called with the model's name as soon as another version can answer, before an old one is unloaded.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        load: Loader,
+        options: WatchOptions,
+        loaded: Callable[[str], None] = lambda name: None,
+    ) -> None:
         super().__init__(config, options.cache_dir)
         self._load = load
+        self._loaded = loaded
         self._options = options
         self._watching = False
         self._enabled = not options.explicit
@@ -336,6 +350,7 @@ class ModelWatcher(VersionTable):
                 version.error, version.state = result, VersionState.END
             self._lock.notify_all()
         if isinstance(result, Servable):
+            self._loaded(name)
             if old is not None:
                 self._unload(old)
             seconds = time.perf_counter() - started

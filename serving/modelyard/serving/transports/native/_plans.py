@@ -23,6 +23,11 @@ from modelyard.wire import DType, dtype_by_name
 _Batch = Sequence[tuple[bytes, tuple[int, ...]]]
 #: A shape, and bytes in C order; of strings, each.
 _Output = tuple[tuple[int, ...], bytes | list[bytes | str]]
+#: Version, label, signature and outputs, as requests name them.
+_Key = tuple[int | None, str | None, str, tuple[str, ...]]
+
+#: Keys of a model that are planned for again when another version of it can answer.
+_MAX_KEYS = 64
 
 
 class Batches:
@@ -120,7 +125,10 @@ class Plans:
         self._metrics = metrics
         self._statistics = statistics
         self._options = options
+        #: By model, keys with a plan.
+        self._learned: dict[str, dict[_Key, None]] = {}
         manager.when_configured(server.forget)
+        manager.when_loaded(self._learn_again)
         manager.before_suspending(self._give_up)
         metrics.before_reading(self.fetch)
         statistics.before_reading(self.fetch)
@@ -163,12 +171,24 @@ class Plans:
             if batching is None
             else (batching.timeout_s, batching.max_queued_rows, batching.allowed_batch_sizes),
         )
+        # Replaced, never changed: versions are loaded on threads of their own.
+        learned = {**self._learned.get(model, {}), (version, label, signature, tuple(outputs)): None}
+        if len(learned) <= _MAX_KEYS:
+            self._learned[model] = learned
         # Each plan holds what it computes with, and those before it stay until their statistics are fetched.
         self._server.forget(model, [each.version for each in watcher.loaded()])
         self.fetch()
         if watcher.config.prediction_log is not log:
             # It was configured anew meanwhile.
             self._server.forget(model)
+
+    def _learn_again(self, model: str) -> None:
+        """Adds plans for the keys of a model anew, at once: another version can answer.
+
+        Otherwise Python would answer all requests that come until the plan that the first of them asks for is there.
+        """
+        for key in self._learned.pop(model, ()):
+            self.learn(model, *key)
 
     def _give_up(self, servable: Servable, _: Sequence[int], limit_s: float, text: str) -> None:
         self._server.give_up(servable.name, servable.version, limit_s, text)
