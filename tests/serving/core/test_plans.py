@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from modelyard.artifact import write_labels
 from modelyard.serving.config import LoadOptions, ModelConfig, ServerOptions, WatchOptions
 from modelyard.serving.metrics import Metrics, ModelStatistics
 from modelyard.serving.repository import ModelManager
@@ -50,7 +51,7 @@ def server() -> Iterator[tuple[Any, int]]:
     server.stop(1.0)
 
 
-def test_requests_of_a_known_key_stay_in_the_core_when_a_version_comes(
+def test_requests_with_known_keys_stay_in_the_core_when_versions_come_and_labels_move(
     manager: ModelManager, server: tuple[Any, int], tmp_path: Path
 ) -> None:
     from modelyard.serving.transports.native._plans import Plans
@@ -71,5 +72,17 @@ def test_requests_of_a_known_key_stay_in_the_core_when_a_version_comes(
     publish_affine(tmp_path / "m", slope=2.0, intercept=0.0)
     until(lambda: manager.resolve(ModelSpec(name="m", version=1)) is None, TIMEOUT_S)
     assert answer() == [2.0]
+
+    by_label = "/v1/models/m/labels/stable:predict"
+    write_labels(tmp_path / "m", {"stable": 2})
+    until(lambda: manager.labels("m"), TIMEOUT_S)
+    plans.learn("m", None, "stable", "", ())
+    assert answer(by_label) == [2.0]
+    publish_affine(tmp_path / "m", slope=3.0, intercept=0.0)
+    until(lambda: answer() == [3.0], TIMEOUT_S)
+    assert answer(by_label) == [2.0]
+    write_labels(tmp_path / "m", {"stable": 3})
+    until(lambda: answer(by_label) == [3.0], TIMEOUT_S)
+
     # What was never asked for has no plan.
     assert answer("/v1/models/m/versions/2:predict") is None

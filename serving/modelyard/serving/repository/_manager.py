@@ -70,22 +70,22 @@ class ModelManager:
         self.leaving = False
         self._give_up: list[GiveUp] = []
         self._when_configured: list[Callable[[str], None]] = []
-        self._when_loaded: list[Callable[[str], None]] = []
+        self._when_moved: list[Callable[[str], None]] = []
 
     def when_configured(self, tell: Callable[[str], None]) -> None:
         """Calls ``tell`` with the name of each model whose configuration changes or goes, on any thread."""
         self._when_configured.append(tell)
 
-    def when_loaded(self, tell: Callable[[str], None]) -> None:
-        """Calls ``tell`` with the name of a model as soon as another version of it can answer, on any thread."""
-        self._when_loaded.append(tell)
+    def when_moved(self, tell: Callable[[str], None]) -> None:
+        """Calls ``tell`` with the name of a model as soon as requests may get another version, on any thread."""
+        self._when_moved.append(tell)
 
-    def _loaded(self, name: str) -> None:
-        for tell in self._when_loaded:
+    def _moved(self, name: str) -> None:
+        for tell in self._when_moved:
             tell(name)
 
     def _watcher(self, config: ModelConfig) -> ModelWatcher:
-        watcher = ModelWatcher(config, self._load, self._options, self._loaded)
+        watcher = ModelWatcher(config, self._load, self._options, self._moved)
         watcher.prefer(*self._preferred.get(config.name, (None, frozenset())))
         return watcher
 

@@ -35,7 +35,7 @@ class ModelWatcher(VersionTable):
         config: The model.
         load: Loads one version.
         options: How the base path is watched.
-        loaded: Called with the model's name as soon as another version can answer, before an old one is unloaded.
+        moved: Called with the model's name as soon as requests may get another version, before an old one is unloaded.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class ModelWatcher(VersionTable):
         config: ModelConfig,
         load: Loader,
         options: WatchOptions,
-        loaded: Callable[[str], None] = lambda name: None,
+        moved: Callable[[str], None] = lambda name: None,
     ) -> None:
         super().__init__(config, options.cache_dir)
         self._load = load
-        self._loaded = loaded
+        self._moved = moved
         self._options = options
         self._watching = False
         self._enabled = not options.explicit
@@ -233,6 +233,7 @@ class ModelWatcher(VersionTable):
             self._reconcile_labelled(config, found)
             if self._file_labels.settle(self._available()):
                 _LOG.info("model %s: labels in force: %s", config.name, dict(self.labels) or "none")
+                self._moved(config.name)
                 # Versions that a label has left may not be needed any more.
                 self._reconcile_labelled(config, found)
 
@@ -350,7 +351,7 @@ class ModelWatcher(VersionTable):
                 version.error, version.state = result, VersionState.END
             self._lock.notify_all()
         if isinstance(result, Servable):
-            self._loaded(name)
+            self._moved(name)
             if old is not None:
                 self._unload(old)
             seconds = time.perf_counter() - started

@@ -23,10 +23,10 @@ from modelyard.wire import DType, dtype_by_name
 _Batch = Sequence[tuple[bytes, tuple[int, ...]]]
 #: A shape, and bytes in C order; of strings, each.
 _Output = tuple[tuple[int, ...], bytes | list[bytes | str]]
-#: Version, label, signature and outputs, as requests name them.
-_Key = tuple[int | None, str | None, str, tuple[str, ...]]
+#: Label, signature and outputs, as requests name them.
+_Key = tuple[str | None, str, tuple[str, ...]]
 
-#: Keys of a model that are planned for again when another version of it can answer.
+#: Keys of a model that are planned for again when another version is to answer them.
 _MAX_KEYS = 64
 
 
@@ -125,10 +125,10 @@ class Plans:
         self._metrics = metrics
         self._statistics = statistics
         self._options = options
-        #: By model, keys with a plan.
+        #: By model, keys with a plan that name no version.
         self._learned: dict[str, dict[_Key, None]] = {}
         manager.when_configured(server.forget)
-        manager.when_loaded(self._learn_again)
+        manager.when_moved(self._learn_again)
         manager.before_suspending(self._give_up)
         metrics.before_reading(self.fetch)
         statistics.before_reading(self.fetch)
@@ -172,8 +172,8 @@ class Plans:
             else (batching.timeout_s, batching.max_queued_rows, batching.allowed_batch_sizes),
         )
         # Replaced, never changed: versions are loaded on threads of their own.
-        learned = {**self._learned.get(model, {}), (version, label, signature, tuple(outputs)): None}
-        if len(learned) <= _MAX_KEYS:
+        learned = {**self._learned.get(model, {}), (label, signature, tuple(outputs)): None}
+        if version is None and len(learned) <= _MAX_KEYS:
             self._learned[model] = learned
         # Each plan holds what it computes with, and those before it stay until their statistics are fetched.
         self._server.forget(model, [each.version for each in watcher.loaded()])
@@ -183,12 +183,12 @@ class Plans:
             self._server.forget(model)
 
     def _learn_again(self, model: str) -> None:
-        """Adds plans for the keys of a model anew, at once: another version can answer.
+        """Adds plans for the keys of a model anew, at once: another version may be theirs.
 
         Otherwise Python would answer all requests that come until the plan that the first of them asks for is there.
         """
-        for key in self._learned.pop(model, ()):
-            self.learn(model, *key)
+        for label, signature, outputs in self._learned.pop(model, ()):
+            self.learn(model, None, label, signature, outputs)
 
     def _give_up(self, servable: Servable, _: Sequence[int], limit_s: float, text: str) -> None:
         self._server.give_up(servable.name, servable.version, limit_s, text)
