@@ -112,6 +112,20 @@ def test_models_come_and_go(tmp_path: Path) -> None:
         assert server.log_text().count("the configuration stays as it was") == 1
 
 
+def test_a_new_model_that_is_damaged_takes_nothing_from_the_others(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    publish_affine(folder / "a", slope=2.0, intercept=0.0)
+    with serve(None, model="a", log_dir=tmp_path, flags=[f"--model_repository={folder}"]) as server:
+        serves(server, "a", 2.0)
+        (folder / "new" / "1").mkdir(parents=True)
+        (folder / "new" / "1" / "model.onnx").write_text("junk")
+        server.wait_until(lambda: "model new version 1 cannot be served" in server.log_text(), 60, "trying it")
+        assert (server.get("/v2/health/ready")[0], server.get("/v2/models/new/ready")[0]) == (200, 400)
+        publish_affine(folder / "new", slope=3.0, intercept=0.0)
+        serves(server, "new", 3.0)
+        assert (server.get("/v2/health/ready")[0], server.get("/v2/models/new/ready")[0]) == (200, 200)
+
+
 def test_a_repository_that_is_empty_all_at_once_unloads_nothing(tmp_path: Path) -> None:
     """As where a volume is unmounted, and leaves its mount point."""
     folder = tmp_path / "models"

@@ -145,7 +145,8 @@ def test_the_server_understands_flags_and_probes(tmp_path: Path) -> None:
     with serve(tmp_path / "fashion", model="fashion", log_dir=tmp_path, flags=flags, wait=False) as running:
         live = container["livenessProbe"]["httpGet"]["path"]
         ready = container["readinessProbe"]["httpGet"]["path"]
-        assert container["startupProbe"]["httpGet"]["path"] == ready
+        # It would have a pod killed that waits for its models.
+        assert "startupProbe" not in container
         running.wait_until(lambda: running.get(live)[0] == 200, 60, "live")
         # Probes take 200 to 399 for success.
         assert not 200 <= running.get(ready)[0] < 400

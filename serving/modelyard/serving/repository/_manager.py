@@ -263,8 +263,9 @@ class ModelManager:
         return not self.leaving and watcher is not None and watcher.is_ready()
 
     def all_ready(self) -> bool:
-        """Whether every enabled model can answer; one that was added counts once it was tried.
+        """Whether every enabled model can answer; one that was added counts once it could.
 
+        Otherwise a bad model, or one that is still copied, would take a server that answers for others out of service.
         A model whose batch does not end does not make the others unready: it counts where it is the only one.
         """
         watchers = [watcher for watcher in self._watchers.values() if watcher.enabled]
@@ -273,7 +274,7 @@ class ModelManager:
         return not self.leaving and all_others and (bool(others) or not watchers)
 
     def _is_coming(self, watcher: ModelWatcher) -> bool:
-        return watcher in self._added and not watcher.wait_until_polled(0.0)
+        return not watcher.has_been_ready and (watcher in self._added or self._options.explicit)
 
     def load_model(self, name: str) -> None:
         """Loads a model's aspired versions, on the calling thread; in explicit mode only.

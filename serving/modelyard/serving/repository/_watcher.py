@@ -50,6 +50,8 @@ class ModelWatcher(VersionTable):
         self._moved = moved
         self._options = options
         self._watching = False
+        #: Whether a version could answer at any time.
+        self.has_been_ready = False
         self._enabled = not options.explicit
         self._aspired: frozenset[int] = frozenset()
         #: Those of them that the policy alone would not have loaded.
@@ -351,6 +353,7 @@ class ModelWatcher(VersionTable):
                 version.error, version.state = result, VersionState.END
             self._lock.notify_all()
         if isinstance(result, Servable):
+            self.has_been_ready = True
             self._moved(name)
             if old is not None:
                 self._unload(old)
