@@ -70,10 +70,19 @@ def die(number: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    worker = Worker(modules=_MODULES)
-    yield worker
-    worker.close()
+def started() -> Iterator[list[Worker]]:
+    started: list[Worker] = []
+    yield started
+    for worker in started:
+        worker.close()
+
+
+@pytest.fixture
+def worker(started: list[Worker]) -> Worker:
+    """One for all tests; another one after a test that has ended it."""
+    if not started or not started[-1].alive:
+        started.append(Worker(modules=_MODULES))
+    return started[-1]
 
 
 def test_it_starts_without_keras(worker: Worker) -> None:
