@@ -270,7 +270,7 @@ class Server:
         """Requests that were answered since the last time, as ``RequestRecord``'s fields, and how many were lost."""
     def forget(self, model: str, keep: Sequence[int] = ...) -> None:
         """Has ``learn`` called again for the plans of a model, but for those of some versions."""
-    def give_up(self, model: str, version: int, longer_s: float, text: str) -> None:
+    def give_up(self, model: str, version: int, longer_s: float, text: str | None) -> None:
         """Answers the requests of a version's batches that have been computed for so long: DEADLINE_EXCEEDED, or 504.
 
         Those that wait and those that come are handed over, until there is another plan.
@@ -279,7 +279,7 @@ class Server:
             model: As requests name it.
             version: The version that computes.
             longer_s: Seconds of a batch; younger ones are not touched.
-            text: What the clients are told.
+            text: What the clients are told; None hands these requests over, too.
         """
     def take_statistics(self) -> list[dict[str, Any]]:
         """What was measured since the last time, by plan.

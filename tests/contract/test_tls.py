@@ -178,10 +178,19 @@ def test_files_that_cannot_be_used(tmp_path: Path, authority: Pair, server_pair:
     bad = {
         "must hold server_key and server_cert": config_pb2.SSLConfig(server_key=key),
         "must hold custom_ca": config_pb2.SSLConfig(server_key=key, server_cert=certificate, client_verify=True),
-        "cannot be used": config_pb2.SSLConfig(server_key=str(server_pair.key), server_cert=certificate),
-        "cannot be used: ": config_pb2.SSLConfig(server_key=client_pair.key.read_text(), server_cert=certificate),
-        "cannot be used:": config_pb2.SSLConfig(server_key=locked.read_text(), server_cert=certificate),
-        "in --ssl_config_file cannot": config_pb2.SSLConfig(
+        r"=.*/ssl\.config: server_key cannot be used: .* expected a private key without": config_pb2.SSLConfig(
+            server_key=str(server_pair.key), server_cert=certificate
+        ),
+        "server_key and --ssl_config_file=.*: server_cert do not belong together": config_pb2.SSLConfig(
+            server_key=client_pair.key.read_text(), server_cert=certificate
+        ),
+        "server_key cannot be used: .* without a password": config_pb2.SSLConfig(
+            server_key=locked.read_text(), server_cert=certificate
+        ),
+        "server_cert cannot be used: .* expected certificates as PEM": config_pb2.SSLConfig(
+            server_key=key, server_cert="def"
+        ),
+        "custom_ca cannot be used: .* expected certificates": config_pb2.SSLConfig(
             server_key=key, server_cert=certificate, custom_ca="no certificate"
         ),
     }
@@ -204,6 +213,16 @@ def test_files_that_cannot_be_used(tmp_path: Path, authority: Pair, server_pair:
     (secret / "tls.key").write_text(key)
     (secret / "tls.crt").write_text(certificate)
     assert read_tls_config(secret) == TlsConfig(key=key, certificate=certificate)
+    (secret / "tls.key").write_text("junk")
+    with pytest.raises(ConfigurationError, match=r"--ssl_config_file: .*/secret/tls\.key cannot be used"):
+        read_tls_config(secret)
+    (secret / "tls.key").write_text(key)
+    (secret / "tls.crt").write_text("junk")
+    with pytest.raises(ConfigurationError, match=r"--ssl_config_file: .*/secret/tls\.crt cannot be used"):
+        read_tls_config(secret)
+    (secret / "tls.crt").write_text(certificate)
+    with pytest.raises(ConfigurationError, match=r"--ssl_client_ca_file=.*/locked\.key cannot be used"):
+        read_tls_config(secret, locked)
     with pytest.raises(ConfigurationError, match=r"--ssl_client_ca_file: .*absent cannot be read"):
         read_tls_config(secret, tmp_path / "absent")
     with pytest.raises(ConfigurationError, match="--ssl_config_file is not: clients show"):

@@ -245,9 +245,9 @@ impl Server {
     }
 
     /// Answers the requests of a version's batches that have been computed for so many seconds: see the stub.
-    fn give_up(&self, py: Python<'_>, model: &str, version: i64, longer_s: f64, text: &str) -> PyResult<()> {
+    fn give_up(&self, py: Python<'_>, model: &str, version: i64, longer_s: f64, text: Option<&str>) -> PyResult<()> {
         let longer = seconds(longer_s)?;
-        py.detach(|| self.core.plans.give_up(model, version, longer, &text.into()));
+        py.detach(|| self.core.plans.give_up(model, version, longer, text.map(Into::into).as_ref()));
         Ok(())
     }
 

@@ -155,6 +155,8 @@ def test_options_made_without_flags_have_the_flags_defaults() -> None:
         ("--drain_seconds=-1", "--drain_seconds=-1; expected 0 or more"),
         ("--max_queue_delay_ms=-0.5", "--max_queue_delay_ms=-0.5; expected 0 or more"),
         ("--prediction_log_max_seconds=0", "expected more than 0"),
+        ("--tensorflow_intra_op_parallelism=100000", "--tensorflow_intra_op_parallelism=100000; expected 1024 or less"),
+        ("--tensorflow_session_parallelism=1025", "--tensorflow_session_parallelism=1025; expected 1024 or less"),
         ("--enable_batching=yes", "expected true or false"),
         ("--grpc_channel_arguments=grpc.max_connection_age_ms", "expected name=value"),
         ("--model_control_mode=sometimes", "invalid choice"),
@@ -169,6 +171,17 @@ def test_values_that_make_no_sense(flag: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse(flag)
     assert message in caught.value.message
+
+
+def test_a_page_of_metrics_has_a_path_from_the_root(tmp_path: Path) -> None:
+    file = tmp_path / "monitoring.config"
+    file.write_text('prometheus_config { enable: true path: "monitoring/metrics" }')
+    with pytest.raises(ConfigurationError) as caught:
+        parse(f"--monitoring_config_file={file}")
+    assert caught.value.message == (
+        f"--monitoring_config_file={file}: prometheus_config.path is 'monitoring/metrics'; expected a path from the "
+        "root, such as '/monitoring/metrics'."
+    )
 
 
 def test_abbreviations_are_not_taken() -> None:

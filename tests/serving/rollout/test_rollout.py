@@ -126,3 +126,19 @@ def test_nobody_is_sent_to_what_is_not_loaded(manager: ModelManager, rollout: Ro
     ):
         pass
     assert rollout.rows()[1].failed == 0
+
+
+def test_a_rule_for_a_model_that_is_not_served_is_named_once(
+    manager: ModelManager, rollout: Rollout, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not caplog.records
+    (tmp_path / "traffic.config").write_text(RULE.replace('"m"', '"M"'))
+    for _ in range(2):
+        rollout.step()
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "rules for models that are not served: 'M'; the models here are: 'm'. Correct" in record.message
+    more = [*manager.configs, ModelConfig(name="M", base_path=tmp_path / "m")]
+    manager.start()
+    manager.reload(more, timeout_s=WAIT_S)
+    rollout.step()
+    assert [row.model for row in rollout.rows() if row.state == "serving"] == ["M", "M"]

@@ -96,11 +96,11 @@ def test_flags_in_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("--port 8500", "the line '--port 8500'; expected --flag=value"),
-        ("port=8500", "the line 'port=8500'"),
+        ("--port 8500", "line 1 is '--port 8500'; expected --flag=value"),
+        ("# one\n\nport=8500", "line 3 is 'port=8500'"),
         ("--flagfile={self}", "more than 8 deep"),
         ("--flagfile={self}.none", "cannot be read"),
-        ("--no_such=1", "Unknown argument --no_such"),
+        ("--port=1\n--rest_api_prt=1", "f, line 2: Unknown argument --rest_api_prt. Did you mean --rest_api_port?"),
     ],
 )
 def test_files_of_flags_that_make_no_sense(tmp_path: Path, text: str, message: str) -> None:

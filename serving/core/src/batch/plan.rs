@@ -166,7 +166,7 @@ impl Plan {
     }
 
     /// Answers the requests of batches that have been computed for so long, and has Python answer those that wait.
-    pub fn give_up(&self, longer: Duration, text: &Arc<str>) {
+    pub fn give_up(&self, longer: Duration, text: Option<&Arc<str>>) {
         self.retire();
         let queues: Vec<_> = self.queues.lock().left.iter().filter_map(Weak::upgrade).collect();
         for queue in queues {

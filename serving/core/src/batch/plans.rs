@@ -44,7 +44,7 @@ impl Plans {
 
     /// Answers the requests of a version's batches that have been computed for so long. Those that wait and those that
     /// come are handed over, until there is a new plan.
-    pub fn give_up(&self, model: &str, version: i64, longer: Duration, text: &Arc<str>) {
+    pub fn give_up(&self, model: &str, version: i64, longer: Duration, text: Option<&Arc<str>>) {
         for plan in self.all().into_iter().filter(|plan| plan.version == version && plan.key.model == model) {
             plan.give_up(longer, text);
         }

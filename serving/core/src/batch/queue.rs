@@ -205,7 +205,7 @@ impl Queue {
 
     /// Answers the requests of batches that have been computed for so long, and hands over those that wait; the plan
     /// must be stale.
-    pub fn give_up(&self, longer: Duration, text: &Arc<str>) {
+    pub fn give_up(&self, longer: Duration, text: Option<&Arc<str>>) {
         let mut state = self.lock();
         let State { urgent, patient, rows, running, .. } = &mut *state;
         *rows = 0;
@@ -213,7 +213,7 @@ impl Queue {
         let late: Vec<_> = running.iter().filter(|batch| batch.begun.elapsed() >= longer).cloned().collect();
         drop(state);
         for reply in late.iter().flat_map(|batch| batch.take()) {
-            let _ = reply.send(Outcome::GivenUp(text.clone()));
+            let _ = reply.send(text.map_or(Outcome::HandOver, |text| Outcome::GivenUp(text.clone())));
         }
         for item in waiting {
             let _ = item.reply.send(Outcome::HandOver);

@@ -5,11 +5,18 @@ from __future__ import annotations
 import base64
 import contextlib
 import logging
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
-from modelyard.errors import ConfigurationError, ModelyardError, PermissionDeniedError, UnauthenticatedError
+from modelyard.errors import (
+    ConfigurationError,
+    ModelyardError,
+    OverloadedError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
 from modelyard.serving.access._credentials import UNIX_SOCKET, Credentials, subject_of
 from modelyard.serving.access._jwt import Tokens
 from modelyard.serving.access._principals import Principal, Rules, Scope, read_rules
@@ -43,6 +50,8 @@ class Access:
         self._content = b""
         # Replaced as a whole, so that no decision mixes old and new rules.
         self._known: _Known | None = None
+        #: Told the model of each request that a quota refuses.
+        self.refused: Callable[[str], None] = lambda _: None
         if file is not None:
             self._load(file)
 
@@ -56,14 +65,26 @@ class Access:
         return self._known is not None or scope == "admin"
 
     def identify(self, credentials: Credentials, scope: Scope) -> Principal:
-        """Returns the principal of a caller, before its request is parsed; a key or token wins over a certificate."""
-        principal = self._find(credentials)
-        if any(granted == scope for granted, _ in principal.grants) or self._administers(principal, scope, credentials):
-            return principal
-        raise self._refusal(principal, scope, None, credentials)
+        """Returns the principal of a caller that may have a scope for some model."""
+        principal = self.find(credentials)
+        self.check(principal, scope, credentials)
+        return principal
+
+    def check(self, principal: Principal, scope: Scope, credentials: Credentials) -> None:
+        """Refuses a caller that has a scope for no model at all, before its request is parsed."""
+        granted = any(granted == scope for granted, _ in principal.grants)
+        if not granted and not self._administers(principal, scope, credentials):
+            raise self._refusal(principal, scope, None, credentials)
 
     def enter(self, principal: Principal, scope: Scope, model: str, credentials: Credentials) -> Ticket:
         """Admits a request to a model, or to the server as a whole; the ticket is released when it is answered."""
+        try:
+            return self._enter(principal, scope, model, credentials)
+        except OverloadedError:
+            self.refused(model)
+            raise
+
+    def _enter(self, principal: Principal, scope: Scope, model: str, credentials: Credentials) -> Ticket:
         if principal.may(scope, model) or self._administers(principal, scope, credentials):
             return Ticket(principal.name, principal.quota)
         raise self._refusal(principal, scope, model, credentials)
@@ -74,13 +95,15 @@ class Access:
     def permit(self, credentials: Credentials, model: str, rows: int) -> Ticket | None:
         """Admits a prediction of the native core, on any thread; None where the general path is to refuse it."""
         try:
-            ticket = self.admit(credentials, "predict", model)
+            # The general path counts what is refused.
+            ticket = self._enter(self.identify(credentials, "predict"), "predict", model, credentials)
         except ModelyardError:
             return None
         ticket.charge(rows)
         return ticket
 
-    def _find(self, credentials: Credentials) -> Principal:
+    def find(self, credentials: Credentials) -> Principal:
+        """Returns the principal of a caller; a key or token wins over a certificate."""
         known = self._known
         if known is None:
             return _ANYBODY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import Field, dataclass, field, fields
 from functools import partial
@@ -15,6 +16,8 @@ Value = bool | int | float | str
 
 _V = TypeVar("_V", bound=Value)
 _T = TypeVar("_T")
+#: More threads than any machine has cores are a mistake.
+MOST_THREADS = 1024
 _KINDS: dict[type[Value], Kind] = {bool: "bool", int: "int", float: "float", str: "text"}
 
 
@@ -32,6 +35,8 @@ class Flag:
     choices: tuple[str, ...] = ()
     #: The smallest number allowed.
     least: float = 0
+    #: The largest one.
+    most: float = math.inf
     #: 0 is not allowed.
     positive: bool = False
     #: It may be given more than once.
@@ -55,13 +60,14 @@ def flag(
     effect: Effect = "ours",
     choices: tuple[str, ...] = (),
     least: float = 0,
+    most: float = math.inf,
     positive: bool = False,
     native_only: bool = False,
 ) -> Any:
     """A field that a flag sets; ``read`` makes the field's value of the flag's."""
     own = Flag(
         name=name, default=default, help=help, note=note, effect="better" if note else effect, choices=choices,
-        least=least, positive=positive, native_only=native_only,
+        least=least, most=most, positive=positive, native_only=native_only,
     )  # fmt: skip
     return field(default_factory=lambda: read(default), metadata={"flags": (own,), "read": read})
 
@@ -80,9 +86,9 @@ def group(kind: Callable[[], object]) -> Any:
     return field(default_factory=kind, metadata={"group": kind})
 
 
-def same(name: str, default: Value, help: str) -> Flag:
+def same(name: str, default: Value, help: str, *, most: float = math.inf) -> Flag:
     """A flag of TensorFlow Serving that has its effect here."""
-    return Flag(name=name, default=default, help=help, effect="same")
+    return Flag(name=name, default=default, help=help, effect="same", most=most)
 
 
 def ignored(name: str, default: Value, note: str) -> Flag:

@@ -11,7 +11,7 @@ from typing import Literal
 from modelyard.artifact import PRECISIONS, TrustedKey
 from modelyard.errors import ConfigurationError
 from modelyard.serving.backends import CPU, RUNTIMES, Runtime, read_device
-from modelyard.serving.config._flag import Flag, flag, milliseconds, path_or_none, same, set_by, upstream
+from modelyard.serving.config._flag import MOST_THREADS, Flag, flag, milliseconds, path_or_none, same, set_by, upstream
 
 InsecureAdmin = Literal["", "loopback", "anywhere"]
 Form = Literal["text", "json"]
@@ -154,12 +154,13 @@ class LoadOptions:
     """
 
     tags: tuple[str, ...] = upstream(
-        "saved_model_tags", "serve", "tags of the meta graph to serve, comma-separated",
+        "saved_model_tags", "serve",
+        "tags of the meta graph of a SavedModel to serve, comma-separated; no other format has any",
         read=lambda text: tuple(text.split(",")),
     )  # fmt: skip
     threads: int | None = upstream(
         "tensorflow_intra_op_parallelism", 0, "threads in one prediction (0: the manifest's choice, or one)",
-        read=_or_none,
+        read=_or_none, most=MOST_THREADS,
     )  # fmt: skip
     prefer_tflite: bool = upstream("prefer_tflite_model", False, "use model.tflite even where there are other files")
     interpreters: int = set_by(1, same("num_tflite_pools", 0, "LiteRT interpreters (0: cores)"))

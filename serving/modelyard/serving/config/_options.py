@@ -16,6 +16,7 @@ from modelyard.artifact import Location
 from modelyard.errors import ConfigurationError
 from modelyard.serving.config._batching import BatchParameters
 from modelyard.serving.config._flag import (
+    MOST_THREADS,
     Flag,
     flag,
     flags_of,
@@ -83,7 +84,13 @@ def _metrics_paths(path: str) -> tuple[str, ...]:
     config = read_text_proto(Path(path), config_pb2.MonitoringConfig(), flag="--monitoring_config_file")
     if not config.prometheus_config.enable:
         return ()
-    return (config.prometheus_config.path or _UPSTREAM_METRICS_PATH, _METRICS_PATH)
+    page = config.prometheus_config.path
+    if page and not page.startswith("/"):
+        raise ConfigurationError(
+            f"--monitoring_config_file={path}: prometheus_config.path is {page!r}; expected a path from the root, such "
+            f"as {'/' + page!r}."
+        )
+    return (page or _UPSTREAM_METRICS_PATH, _METRICS_PATH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +169,9 @@ class ServerOptions:
         "they are at /metrics, too, which needs no file; one that does not enable Prometheus closes both",
         read=_metrics_paths,
     )  # fmt: skip
-    threads: int = set_by(2, same("tensorflow_session_parallelism", 0, "threads that predict (0: cores)"))
+    threads: int = set_by(
+        2, same("tensorflow_session_parallelism", 0, "threads that predict (0: cores)", most=MOST_THREADS)
+    )
     check_methods: bool = upstream(
         "enable_signature_method_name_check", False, "refuse calls by another method than the signature's"
     )

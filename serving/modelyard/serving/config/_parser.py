@@ -90,6 +90,8 @@ def _check_bounds(flag: Flag, value: float) -> None:
     if value < flag.least or (flag.positive and value <= 0):
         wanted = "more than 0" if flag.positive else f"{flag.least} or more"
         raise ConfigurationError(f"--{flag.name}={value:g}; expected {wanted}.")
+    if value > flag.most:
+        raise ConfigurationError(f"--{flag.name}={value}; expected {flag.most} or less.")
 
 
 def _add(group: argparse._ArgumentGroup, flag: Flag) -> None:
@@ -164,11 +166,16 @@ def _with_files(argv: Sequence[str], depth: int = 0) -> list[str]:
             lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
         except (OSError, UnicodeDecodeError) as exc:
             raise ConfigurationError(f"--flagfile={path} cannot be read: {exc}.") from exc
-        flags = [line for line in lines if line and not line.startswith("#")]
-        for line in flags:
+        flags = []
+        for number, line in enumerate(lines, 1):
+            if not line or line.startswith("#"):
+                continue
             if not line.startswith("--") or "=" not in line:
                 raise ConfigurationError(
-                    f"--flagfile={path} has the line {line!r}; expected --flag=value, or a comment."
+                    f"--flagfile={path}, line {number} is {line!r}; expected --flag=value, or a comment."
                 )
+            if line[2:].partition("=")[0] not in {flag.name for flag in FLAGS}:
+                raise ConfigurationError(f"--flagfile={path}, line {number}: {_unknown(line)}")
+            flags.append(line)
         found += _with_files(flags, depth + 1)
     return found

@@ -20,10 +20,17 @@ class TlsConfig:
     certificate: str = field(repr=False)
     authority: str = field(default="", repr=False)
     verify_client: bool = False
+    #: Where key, certificate and authority are from, as errors name them.
+    names: tuple[str, str, str] = field(default=("server_key", "server_cert", "custom_ca"), repr=False, compare=False)
 
     def context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        key, certificate, authority = self.names
+        # OpenSSL does not say which of them is wrong: one after the other.
+        _load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.certificate, certificate)
+        if self.authority:
+            _load_certificates(context, self.authority, authority)
         try:
             # OpenSSL reads files only: a private one, for as long as the call lasts.
             with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
@@ -31,13 +38,26 @@ class TlsConfig:
                 file.flush()
                 # With no password given, OpenSSL would ask for one on the terminal.
                 context.load_cert_chain(file.name, password="")
-            if self.authority:
-                context.load_verify_locations(cadata=self.authority)
         except (ssl.SSLError, ValueError) as exc:
-            raise ConfigurationError(f"The key or a certificate in --ssl_config_file cannot be used: {exc}") from exc
+            if isinstance(exc, ssl.SSLError) and exc.reason == "KEY_VALUES_MISMATCH":
+                raise ConfigurationError(
+                    f"{key} and {certificate} do not belong together; expected the key of the first certificate there."
+                ) from exc
+            raise ConfigurationError(
+                f"{key} cannot be used: {exc}; expected a private key without a password, as a PEM block."
+            ) from exc
         if self.verify_client:
             context.verify_mode = ssl.CERT_REQUIRED
         return context
+
+
+def _load_certificates(context: ssl.SSLContext, text: str, name: str) -> None:
+    try:
+        context.load_verify_locations(cadata=text)
+    except (ssl.SSLError, ValueError) as exc:
+        raise ConfigurationError(
+            f"{name} cannot be used: {exc}; expected certificates as PEM blocks (-----BEGIN CERTIFICATE-----)."
+        ) from exc
 
 
 #: A secret of the kind kubernetes.io/tls, as cert-manager writes it.
@@ -46,13 +66,18 @@ _KEY, _CERTIFICATE = "tls.key", "tls.crt"
 
 def read_tls_config(path: Path, client_ca: Path | None = None) -> TlsConfig:
     if path.is_dir():
+        key, certificate = path / _KEY, path / _CERTIFICATE
         tls = TlsConfig(
-            key=_read(path / _KEY, "--ssl_config_file"), certificate=_read(path / _CERTIFICATE, "--ssl_config_file")
+            key=_read(key, "--ssl_config_file"),
+            certificate=_read(certificate, "--ssl_config_file"),
+            names=(f"--ssl_config_file: {key}", f"--ssl_config_file: {certificate}", ""),
         )
     else:
         tls = _read_message(path)
     if client_ca is not None:
-        tls = replace(tls, authority=_read(client_ca, "--ssl_client_ca_file"), verify_client=True)
+        authority = _read(client_ca, "--ssl_client_ca_file")
+        names = (*tls.names[:2], f"--ssl_client_ca_file={client_ca}")
+        tls = replace(tls, authority=authority, verify_client=True, names=names)
     # gRPC itself says nothing more than that the port cannot be had.
     tls.context()
     return tls
@@ -72,6 +97,11 @@ def _read_message(path: Path) -> TlsConfig:
         certificate=config.server_cert,
         authority=config.custom_ca,
         verify_client=config.client_verify,
+        names=(
+            f"--ssl_config_file={path}: server_key",
+            f"--ssl_config_file={path}: server_cert",
+            f"--ssl_config_file={path}: custom_ca",
+        ),
     )
 
 

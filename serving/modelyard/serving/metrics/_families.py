@@ -66,9 +66,10 @@ FAMILIES: Sequence[Family] = (
            ("client", "model_name", "status")),
     Family(f"{_OURS}refused", "counter",
            "Requests that were not let in. queue_full: --max_queued_requests. too_late: the answer would take longer "
-           "than the caller's time, or than --max_queue_delay_ms. batch_queue_full: max_enqueued_batches. bytes: "
-           "--max_inflight_bytes. connections: --max_connections. too_large: a message or body beyond its limit. "
-           "slow_body: --body_timeout_seconds. The last four are told before a model is known.", ("model", "reason")),
+           "than the caller's time, or than --max_queue_delay_ms. batch_queue_full: max_enqueued_batches. quota: one "
+           "of --access_file. bytes: --max_inflight_bytes. connections: --max_connections. too_large: a message or "
+           "body beyond its limit. slow_body: --body_timeout_seconds. The last four are told before a model is known.",
+           ("model", "reason")),
     Family(f"{_OURS}queue_latency", "histogram", "Time that a request waited for its batch, in microseconds.",
            _SIGNATURE, PART_BUCKETS_US),
     Family(f"{_OURS}decode_latency", "histogram", "Time to read and check a request, in microseconds.",

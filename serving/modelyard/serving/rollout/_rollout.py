@@ -241,6 +241,7 @@ class Rollout:
         if rules != self._wanted:
             _LOG.info("traffic rules: %s", "; ".join(_describe(rule) for rule in rules.values()) or "none")
         self._wanted = rules
+        self._complain_of_names(rules)
         states = dict(self._states)
         for name in [name for name in states if name not in rules]:
             del states[name]
@@ -271,6 +272,17 @@ class Rollout:
                 )
                 for name, rule in rules.items()
             }
+        )
+
+    def _complain_of_names(self, rules: Mapping[str, TrafficRule]) -> None:
+        served = self._manager.names
+        unknown = ", ".join(repr(name) for name in rules if name not in served)
+        self._complaints.say(
+            "names",
+            unknown
+            and f"--version_traffic_file={self._options.path} has rules for models that are not served: {unknown}; the "
+            f"models here are: {', '.join(map(repr, served)) or 'none'}. Correct the field name; where such a model "
+            "comes later, its rule begins then.",
         )
 
     def _in_force(self, name: str) -> bool:

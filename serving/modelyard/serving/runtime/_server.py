@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import threading
+from functools import partial
 
 from modelyard.errors import ModelyardError
 from modelyard.serving.config import ServerOptions
@@ -115,6 +116,7 @@ class Server:
         admin = self._admin = Admin(manager)
         started: list[Transport] = []
         security = Security(options)
+        security.access.refused = partial(metrics.refuse, "quota")
         tasks: list[asyncio.Task[None]] = []
         if predictor.rollout is not None:
             tasks.append(asyncio.create_task(predictor.rollout.watch()))

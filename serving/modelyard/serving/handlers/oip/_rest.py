@@ -125,7 +125,8 @@ class OipRest:
             model = unquote(match.groupdict().get("model") or "")
             if request.caller is not None and request.caller.facts is not None:
                 request.caller.facts.model = model
-            if scope is None:
+            # A prediction is admitted where it is counted.
+            if scope is None or handler == self._infer:
                 return await handler(request, groups)
             with admit(self._access, request, scope, model):
                 return await handler(request, groups)
@@ -202,7 +203,7 @@ class OipRest:
             call = read_call(body, length, name, version, max_depth=depth)
             return replace(call, caller=request.caller, size=len(body))
 
-        with counted(self._metrics, request, model=name, api="infer"):
+        with counted(self._metrics, self._access, request, model=name, api="infer"):
             try:
                 async with asyncio.timeout(self._limits.timeout_s):
                     call = await self._offload(request, read)

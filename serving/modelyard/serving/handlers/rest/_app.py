@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from modelyard.artifact import Signature
 from modelyard.errors import InvalidRequestError, RequestTooLargeError, SignatureNotFoundError
-from modelyard.serving.access import Access, Scope
+from modelyard.serving.access import Access
 from modelyard.serving.config import ServerOptions
 from modelyard.serving.handlers.rest import _examples, _predict
 from modelyard.serving.handlers.rest._types import (
@@ -24,7 +24,7 @@ from modelyard.serving.handlers.rest._types import (
     counted,
     error_answer,
 )
-from modelyard.serving.handlers.rest._urls import NoSuchUrl, Route, Verb, parse_route
+from modelyard.serving.handlers.rest._urls import NoSuchUrl, Route, parse_route
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.prediction import SIGNATURE_DEF_FIELD, SMALL_BYTES, ModelMetadata, Predictor, status_response
 from modelyard.serving.requests import Arrays, PredictRequest
@@ -36,15 +36,6 @@ _CORS = [
     (b"access-control-allow-methods", b"POST, GET"),
     (b"access-control-allow-headers", b"Content-Type"),
 ]
-
-#: What callers need, by what they want of a model.
-_SCOPES: Mapping[Verb, Scope] = {
-    "predict": "predict",
-    "classify": "predict",
-    "regress": "predict",
-    "metadata": "metadata",
-    "status": "metadata",
-}
 
 
 class RestApp:
@@ -101,20 +92,20 @@ class RestApp:
         if path == "/console":
             raise NoSuchUrl("The console is off: start the server with --console.")
         route = parse_route(method, full)
-        with admit(self._access, request, _SCOPES[route.verb], route.spec.name):
-            body = await self._answer(route, request)
-        return Answer(status=200, body=body.encode(), headers=[JSON])
-
-    async def _answer(self, route: Route, request: HttpRequest) -> str:
         if request.caller is not None and request.caller.facts is not None:
             # As upstream, a name may end with a query, which may hold anything.
             request.caller.facts.model = route.spec.name.partition("?")[0]
-        if route.verb == "status":
-            statuses = self._predictor.status(route.spec.name, route.spec.version)
-            return _message_json(status_response(statuses)) + "\n"
-        if route.verb == "metadata":
-            return _metadata_json(self._predictor.metadata(route.spec))
-        with counted(self._metrics, request, model=route.spec.name, api=route.verb):
+        body = await self._answer(route, request)
+        return Answer(status=200, body=body.encode(), headers=[JSON])
+
+    async def _answer(self, route: Route, request: HttpRequest) -> str:
+        if route.verb in ("status", "metadata"):
+            with admit(self._access, request, "metadata", route.spec.name):
+                if route.verb == "metadata":
+                    return _metadata_json(self._predictor.metadata(route.spec))
+                statuses = self._predictor.status(route.spec.name, route.spec.version)
+                return _message_json(status_response(statuses)) + "\n"
+        with counted(self._metrics, self._access, request, model=route.spec.name, api=route.verb):
             try:
                 async with asyncio.timeout(self.limits.timeout_s):
                     if route.verb == "predict":

@@ -37,11 +37,17 @@ HttpHandler = Callable[[HttpRequest], Awaitable[Answer]]
 def admit(access: Access, request: HttpRequest, scope: Scope, model: str = "") -> Ticket:
     if not access.asks(scope):
         return Ticket()
-    ticket = access.admit(request.credentials, scope, model)
-    if request.caller is not None:
-        request.caller.principal, request.caller.charge = ticket.principal, ticket.charge
-        if request.caller.facts is not None:
-            request.caller.facts.principal = ticket.principal
+    credentials, caller = request.credentials, request.caller
+    principal = access.find(credentials)
+    if caller is not None:
+        # Before anything is refused: metrics and logs name the caller in any case.
+        caller.principal = principal.name
+        if caller.facts is not None:
+            caller.facts.principal = principal.name
+    access.check(principal, scope, credentials)
+    ticket = access.enter(principal, scope, model, credentials)
+    if caller is not None:
+        caller.charge = ticket.charge
     return ticket
 
 
@@ -71,14 +77,15 @@ def hints_of(error: ModelyardError) -> list[tuple[bytes, bytes]]:
 
 
 @contextmanager
-def counted(metrics: Metrics, request: HttpRequest, *, model: str, api: str) -> Iterator[None]:
-    """Counts one request, whatever becomes of it; first raises the problem that its transport found."""
+def counted(metrics: Metrics, access: Access, request: HttpRequest, *, model: str, api: str) -> Iterator[None]:
+    """Admits one prediction and counts it, whatever becomes of it; raises the problem that its transport found."""
     started = time.perf_counter()
     code = "OK"
     try:
-        if request.problem is not None:
-            raise request.problem
-        yield
+        with admit(access, request, "predict", model):
+            if request.problem is not None:
+                raise request.problem
+            yield
     except ModelyardError as exc:
         code = grpc_status_of(exc)
         raise

@@ -46,6 +46,8 @@ class Adapter:
         self._recorder = recorder or Recorder(Wanted())
         #: Answers tell clients that their connection ends.
         self.closing = False
+        #: What is not answered by now is cut off.
+        self.over = False
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         fields = _joined(scope["headers"])
@@ -114,6 +116,8 @@ class Adapter:
             # In both cases the client is gone: the server cancels what runs when it has closed all
             # connections, and what uvicorn would make of an exception is an error in the log.
             caller.leave()
+            if self.over and recording is not None and recording.status is None:
+                recording.status = 503
 
     async def _read(self, length: int, receive: Receive) -> tuple[bytes, ModelyardError | None]:
         """The body, or why there is none."""

@@ -15,7 +15,7 @@ from modelyard.errors import ConfigurationError
 from modelyard.serving.access import LiveTls
 from modelyard.serving.config import TlsConfig, TransportLimits
 from modelyard.serving.telemetry import Recorder
-from modelyard.serving.transports import BACKLOG, listen
+from modelyard.serving.transports import BACKLOG, listen, warn_unanswered
 from modelyard.serving.transports.asgi._adapter import Adapter
 from modelyard.serving.transports.asgi._protocol import bounded
 from modelyard.serving.transports.http import Application
@@ -120,6 +120,9 @@ class UvicornServer:
             await asyncio.sleep(_TICK_S)
         self._server.should_exit = True
         await asyncio.wait([self._serving], timeout=max(0.0, end - loop.time()))
+        if tasks := self._server.server_state.tasks:
+            warn_unanswered(len(tasks), grace_s)
+            self._adapter.over = True
         for connection in list(connections):
             connection.transport.abort()
         # Two turns of the loop: connections learn that they are closed before what they wait for ends.

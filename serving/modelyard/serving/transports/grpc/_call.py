@@ -52,12 +52,23 @@ class Guard:
     #: The model that a message is about; None for methods about the server as a whole.
     model: Callable[[Any], str] | None = None
 
-    def identify(self, context: Context) -> Caller:
-        """Who calls, before the message is read."""
+    def find(self, context: Context) -> Caller:
+        """Who calls."""
         if self.scope is None or not self.access.asks(self.scope):
             return None
         credentials = credentials_of(context)
-        return credentials, self.access.identify(credentials, self.scope)
+        return credentials, self.access.find(credentials)
+
+    def check(self, caller: Caller) -> None:
+        """Refuses who has no such scope at all, before the message is read."""
+        if caller is not None and self.scope is not None:
+            credentials, principal = caller
+            self.access.check(principal, self.scope, credentials)
+
+    def identify(self, context: Context) -> Caller:
+        caller = self.find(context)
+        self.check(caller)
+        return caller
 
     def admit(self, caller: Caller, message: object) -> Ticket:
         if caller is None or self.scope is None:
@@ -115,17 +126,18 @@ def unary(
         name, code, text, client = "", "OK", "", ""
         trailers: Metadata = ()
         try:
-            caller = guard.identify(context)
-            message = _parsed(method, read, data)
+            caller = guard.find(context)
+            client = "" if caller is None else caller[1].name
             facts = current_request.get().facts
+            if facts:
+                facts.principal = client
+            guard.check(caller)
+            message = _parsed(method, read, data)
             if counted or facts:
                 name = _model_of(message)
             if facts:
                 facts.model = name
             with guard.admit(caller, message) as ticket:
-                if facts:
-                    facts.principal = ticket.principal
-                client = ticket.principal
                 admitted.set(ticket)
                 return await handler(message, context)
         except asyncio.CancelledError:

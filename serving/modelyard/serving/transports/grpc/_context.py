@@ -18,7 +18,11 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] 
     """Wraps the handlers of all methods, those of libraries among them."""
 
     def __init__(self, recorder: Recorder | None = None) -> None:
-        self._recorder = recorder
+        self.recorder = recorder
+        #: Calls that are not answered.
+        self.running = 0
+        #: What is not answered by now is cut off.
+        self.over = False
 
     async def intercept_service(
         self,
@@ -34,7 +38,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] 
         if not (handler.request_streaming or handler.response_streaming):
 
             async def unary(request: object, context: Context) -> object:
-                call = _Call(self._recorder, path, context)
+                call = _Call(self, path, context)
                 call.received(request)
                 with call:
                     response = await call.guarded(handler.unary_unary(request, context))
@@ -44,7 +48,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] 
             return grpc.unary_unary_rpc_method_handler(unary, **formats)
 
         async def stream(request: object, context: Context) -> None:
-            with _Call(self._recorder, path, context) as call:
+            with _Call(self, path, context) as call:
                 work = handler.stream_stream if handler.request_streaming else handler.unary_stream
                 answers = work(request, context)
                 await call.guarded(_write_all(answers, context) if isinstance(answers, AsyncIterator) else answers)
@@ -57,11 +61,12 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] 
 class _Call:
     """One call, from its handler's begin to its end."""
 
-    def __init__(self, recorder: Recorder | None, path: str, context: Context) -> None:
+    def __init__(self, interceptor: RequestInterceptor, path: str, context: Context) -> None:
         metadata: dict[str, str | bytes] = dict(context.invocation_metadata() or ())
         given = metadata.get(REQUEST_ID, "")
         request_id = request_id_of(given.encode() if isinstance(given, str) else given) or new_request_id()
-        self._recorder = recorder
+        self._interceptor = interceptor
+        self._recorder = recorder = interceptor.recorder
         self._path = path
         self._context = context
         self._recording: Recording | None = None
@@ -98,15 +103,19 @@ class _Call:
             await self._context.abort(grpc.StatusCode[code], text, self._context.trailing_metadata() or ())
 
     def __enter__(self) -> _Call:
+        self._interceptor.running += 1
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._interceptor.running -= 1
         if self._recorder is None or self._recording is None:
             return
         if kind is None or issubclass(kind, grpc.aio.AbortError):
             # A number, or a status with one; what ended well has none.
             code: Any = self._context.code()
             self._recording.status = code.value[0] if isinstance(code, grpc.StatusCode) else int(code or 0)
+        elif self._interceptor.over:
+            self._recording.status = grpc.StatusCode.UNAVAILABLE.value[0]
         self._recorder.end(self._recording)
 
 

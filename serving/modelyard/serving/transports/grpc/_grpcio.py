@@ -12,6 +12,7 @@ from modelyard.errors import ConfigurationError
 from modelyard.serving.access import LiveTls
 from modelyard.serving.config import TlsConfig
 from modelyard.serving.telemetry import Recorder
+from modelyard.serving.transports import warn_unanswered
 from modelyard.serving.transports.grpc._call import Context
 from modelyard.serving.transports.grpc._context import RequestInterceptor
 from modelyard.serving.transports.grpc._types import INT32_MAX, RpcHandler, unknown_method
@@ -19,14 +20,17 @@ from modelyard.serving.transports.grpc._types import INT32_MAX, RpcHandler, unkn
 #: How long calls get at a stop to reach their handlers, and GOAWAY to reach the clients.
 _PICK_UP_S = 0.05
 _GOODBYE_S = 0.02
+#: Between the end of the time that calls get, and their cancellation.
+_OVER_S = 0.01
 
 
 class GrpcioServer:
     """``grpc.aio.server`` with a stop that fails no call."""
 
     def __init__(self, arguments: Sequence[tuple[str, int | str]], *, recorder: Recorder | None = None) -> None:
+        self._interceptor = RequestInterceptor(recorder)
         self._server = grpc.aio.server(
-            interceptors=[RequestInterceptor(recorder)],
+            interceptors=[self._interceptor],
             options=list(
                 {
                     "grpc.max_receive_message_length": INT32_MAX,
@@ -93,9 +97,13 @@ class GrpcioServer:
         # they hear of it. So answers wait until all are in a handler and GOAWAY is sent before them.
         self._holding = True
         await asyncio.sleep(min(grace_s, _PICK_UP_S))
-        stopping = asyncio.create_task(self._server.stop(grace_s))
+        stopping = asyncio.create_task(self._server.stop(grace_s + _OVER_S))
         await asyncio.sleep(min(grace_s, _GOODBYE_S))
         self._released.set()
+        await asyncio.wait([stopping], timeout=max(0.0, grace_s - _GOODBYE_S))
+        if not stopping.done():
+            warn_unanswered(self._interceptor.running, grace_s)
+            self._interceptor.over = True
         await stopping
 
 

@@ -37,6 +37,7 @@ class Context:
         self.code = grpc.StatusCode.OK
         self.details = ""
         self.trailers: Metadata = ()
+        self.facts: Facts | None = None
         #: The messages of a stream; None for its end.
         self.messages: asyncio.Queue[bytes | None] = asyncio.Queue()
 
@@ -93,8 +94,17 @@ class Calls:
         self._methods = methods
         self._recorded = recorded
         self._running: dict[modelyard_core.Call, tuple[Context, asyncio.Task[None]]] = {}
+        #: Why nothing is answered any more.
+        self._over = ""
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
 
     def begin(self, call: modelyard_core.Call) -> None:
+        if self._over:
+            self._refuse(call, None)
+            return
         metadata, refusal = _read_head(call, self._methods)
         if refusal is not None:
             call.finish(refusal[0].value[0], refusal[1], [])
@@ -115,12 +125,22 @@ class Calls:
         if isinstance(call, modelyard_core.Call) and call in self._running:
             self._running[call][1].cancel()
 
+    def give_up(self, text: str) -> None:
+        """Refuses all that is not answered, and all that comes."""
+        self._over = text
+        for call, (context, _) in self._running.items():
+            self._refuse(call, context.facts)
+
+    def _refuse(self, call: modelyard_core.Call, facts: Facts | None) -> None:
+        code: int = grpc.StatusCode.UNAVAILABLE.value[0]
+        call.finish(code, self._over, [], None if facts is None else facts.told())
+
     def cancel(self) -> None:
         for _, task in list(self._running.values()):
             task.cancel()
 
     async def _guard(self, call: modelyard_core.Call, handler: AioHandler, context: Context) -> None:
-        facts = Facts() if self._recorded else None
+        facts = context.facts = Facts() if self._recorded else None
         request_id = next(str(value) for key, value in context.invocation_metadata() if key == REQUEST_ID)
         current_request.set(RequestContext(request_id=request_id, facts=facts))
         try:

@@ -16,11 +16,15 @@ from modelyard.serving.metrics import Metrics, ModelStatistics
 from modelyard.serving.repository import ModelManager
 from modelyard.serving.rollout import Rollout
 from modelyard.serving.telemetry import MAX_RECORDS, Telemetry, Wanted
+from modelyard.serving.transports import warn_unanswered
 from modelyard.serving.transports.grpc import GrpcLimits, limits_of
 from modelyard.serving.transports.http import Application
 from modelyard.serving.transports.native._calls import Calls, Methods
 from modelyard.serving.transports.native._plans import Plans
 from modelyard.serving.transports.native._rest import Exchanges
+
+#: How long refusals get to reach their callers at the end of a stop.
+_LAST_WORDS_S = 0.5
 
 
 class NativeCore:
@@ -148,10 +152,24 @@ class NativeCore:
         await self._stopping
 
     async def _stop(self, grace_s: float) -> None:
-        await asyncio.to_thread(self._server.stop, grace_s)
+        stopping = asyncio.create_task(asyncio.to_thread(self._server.stop, grace_s + _LAST_WORDS_S))
+        await asyncio.wait([stopping], timeout=grace_s)
+        if not stopping.done():
+            self._give_up(grace_s)
+        await stopping
         for work in (self._calls, self._exchanges):
             if work is not None:
                 work.cancel()
+
+    def _give_up(self, grace_s: float) -> None:
+        """Refuses what is not answered by now."""
+        works = [work for work in (self._calls, self._exchanges) if work is not None]
+        text = warn_unanswered(self.waiting + sum(work.running for work in works), grace_s)
+        for work in works:
+            work.give_up(text)
+        if self._plans is not None:
+            # The core hands over what it computes.
+            self._plans.give_up()
 
     # What the core calls, on threads of its own.
 

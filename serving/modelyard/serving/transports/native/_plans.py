@@ -206,6 +206,11 @@ class Plans:
             and not (self._options.check_methods and signature.method != PREDICT_METHOD)
         )
 
+    def give_up(self) -> None:
+        """Has the core hand over what waits or is computed."""
+        for servable in self._manager.loaded():
+            self._server.give_up(servable.name, servable.version, 0.0, None)
+
     def fetch(self) -> None:
         """Adds what the core has counted to the metrics and the statistics."""
         for found in self._server.take_statistics():

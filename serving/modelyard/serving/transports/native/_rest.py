@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 
 import modelyard_core
@@ -19,8 +20,17 @@ class Exchanges:
         self._app = app
         self._recorded = recorded
         self._running: dict[modelyard_core.Exchange, tuple[Caller, asyncio.Task[None]]] = {}
+        #: Why nothing is answered any more.
+        self._over = ""
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
 
     def begin(self, exchange: modelyard_core.Exchange) -> None:
+        if self._over:
+            self._refuse(exchange, None)
+            return
         headers = exchange.headers
         caller = Caller(
             gone=exchange.gone,
@@ -38,6 +48,16 @@ class Exchanges:
         """The client has hung up: what has begun is finished, for others may wait for the same."""
         if isinstance(exchange, modelyard_core.Exchange) and exchange in self._running:
             self._running[exchange][0].leave()
+
+    def give_up(self, text: str) -> None:
+        """Refuses all that is not answered, and all that comes."""
+        self._over = text
+        for exchange, (caller, _) in self._running.items():
+            self._refuse(exchange, caller.facts)
+
+    def _refuse(self, exchange: modelyard_core.Exchange, facts: Facts | None) -> None:
+        body = json.dumps({"error": self._over}).encode()
+        exchange.respond(503, [(b"content-type", b"application/json")], body, None if facts is None else facts.told())
 
     def cancel(self) -> None:
         for _, task in list(self._running.values()):
