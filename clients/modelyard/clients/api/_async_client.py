@@ -107,10 +107,10 @@ class AsyncClient:
     ) -> Prediction:
         """Computes the outputs of a signature.
 
-        Arrays keep their dtype and must have the signature's. Python numbers and lists of them take the signature's
-        dtype, where no float becomes an integer; where the signature has no such input, floats are float32 and integers
-        int64. Text, bytes, file paths (``pathlib.Path``) and PIL images make string tensors: of files their bytes, of
-        images a PNG.
+        Arrays keep their dtype and must have the signature's. Python numbers, lists of them and arrays of objects take
+        the signature's dtype, where no float becomes an integer and no number infinite; where the signature has no such
+        input, floats are float32 and integers int64. Text, bytes, file paths (``pathlib.Path``) and PIL images make
+        string tensors: of files their bytes, of images a PNG.
 
         Args:
             model: Name of the model.
