@@ -203,6 +203,12 @@ class Engine(Generic[_T]):
                 return (yield Race(first, Send(other, call, headers, left - delay_s), delay_s))
             finally:
                 self.pool.release(other)
+        except DeadlineExceededError as exc:
+            # Only here it is known: a transport sees what calls before this one have left of it.
+            given = timeout_s if call.at_most_s is None else min(timeout_s, call.at_most_s)
+            exc.message = f"{exc.message.rstrip('.')}. The timeout was {given:g} s."
+            exc.args = (exc.message,)
+            raise
         finally:
             self.pool.release(endpoint)
 
