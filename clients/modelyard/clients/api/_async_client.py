@@ -367,7 +367,7 @@ class AsyncClient:
             return await step.endpoint.transport.send(step)
         if isinstance(step, Race):
             return await self._runner.race(step)
-        await self._runner.pause(step.seconds)
+        await self._runner.pause(step)
         return Answer(b"")
 
 

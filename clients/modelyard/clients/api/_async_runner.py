@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from typing import Protocol as Interface
 
 from modelyard.clients.api._many import Batch, BatchSteps, ManyOptions, Progress, Row, RowResult, batch_steps
-from modelyard.clients.protocols import Answer
+from modelyard.clients.protocols import Answer, Pause
 from modelyard.clients.transport import Endpoint, Pool, Race, Send
 from modelyard.clients.values import Prediction
 from modelyard.errors import ModelyardError
@@ -40,10 +40,16 @@ class AsyncRunner:
     def __init__(self) -> None:
         self._watcher: asyncio.Task[None] | None = None
 
-    async def pause(self, seconds: float) -> None:
+    async def pause(self, pause: Pause) -> None:
         import asyncio
 
-        await asyncio.sleep(seconds)
+        if pause.until is None:
+            await asyncio.sleep(pause.seconds)
+            return
+        over = asyncio.Event()
+        pause.until.then(over.set)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), pause.seconds)
 
     async def race(self, race: Race[AsyncTransport]) -> Answer:
         """The first answer of two calls; the loser is cancelled."""

@@ -361,7 +361,7 @@ class Client:
             return step.endpoint.transport.send(step)
         if isinstance(step, Race):
             return self._runner.race(step)
-        self._runner.pause(step.seconds)
+        self._runner.pause(step)
         return Answer(b"")
 
 
