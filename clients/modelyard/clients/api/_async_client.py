@@ -47,7 +47,7 @@ def connect_async(url: str | Sequence[str], options: ClientOptions | None = None
         options: See :class:`ClientOptions`.
 
     Returns:
-        A client for one event loop, to be closed or used with ``async with``.
+        A client for one event loop, that of its first call, to be closed or used with ``async with``.
 
     Raises:
         ConfigurationError: Another form of URL, or a TLS file that cannot be read.
@@ -355,6 +355,7 @@ class AsyncClient:
 
     def _run(self, flow: Flow[_T], timeout_s: float | None, model: str) -> Awaitable[_T]:
         engine = self._engine
+        self._runner.check_loop()
         if engine.pool.watched and not engine.closed:
             self._runner.watch(engine.pool, engine.options.balance.probe_interval_s, self._probe)
         return drive(engine.run(flow, timeout_s, model), self._perform)

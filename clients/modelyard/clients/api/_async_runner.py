@@ -15,7 +15,7 @@ from modelyard.clients.api._many import Batch, BatchSteps, ManyOptions, Progress
 from modelyard.clients.protocols import Answer, Pause
 from modelyard.clients.transport import Endpoint, Pool, Race, Send
 from modelyard.clients.values import Prediction
-from modelyard.errors import ModelyardError
+from modelyard.errors import ConfigurationError, ModelyardError
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,6 +39,21 @@ class AsyncRunner:
 
     def __init__(self) -> None:
         self._watcher: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def check_loop(self) -> None:
+        """Remembers the event loop of the first call; raises ConfigurationError in another one."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        # Connections, timers and locks belong to the loop they were made in.
+        elif self._loop is not loop:
+            raise ConfigurationError(
+                "This client belongs to another event loop, that of its first call; make one for each loop with "
+                "connect_async."
+            )
 
     async def pause(self, pause: Pause) -> None:
         import asyncio
@@ -80,6 +95,7 @@ class AsyncRunner:
             self._watcher = asyncio.create_task(_probe_forever(pool, interval_s, probe))
 
     async def close(self) -> None:
+        self.check_loop()
         if self._watcher is not None:
             import asyncio
 

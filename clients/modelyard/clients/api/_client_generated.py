@@ -349,6 +349,7 @@ class Client:
 
     def _run(self, flow: Flow[_T], timeout_s: float | None, model: str) -> _T:
         engine = self._engine
+        self._runner.check_loop()
         if engine.pool.watched and not engine.closed:
             self._runner.watch(engine.pool, engine.options.balance.probe_interval_s, self._probe)
         return drive(engine.run(flow, timeout_s, model), self._perform)

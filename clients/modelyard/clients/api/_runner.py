@@ -43,6 +43,9 @@ class Runner:
         self._watcher: threading.Thread | None = None
         self._stop = threading.Event()
 
+    def check_loop(self) -> None:
+        """Threads have none."""
+
     def pause(self, pause: Pause) -> None:
         if pause.until is None:
             time.sleep(pause.seconds)
