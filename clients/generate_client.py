@@ -25,7 +25,7 @@ _REPLACED = (
     (r"_async_runner", "_runner"),
     (r"\bAsync(?=[A-Z])", ""),
     (r"Makes an asynchronous client", "Makes a client"),
-    (r"A client for one event loop", "A client that threads may share"),
+    (r"A client for one event loop, that of its first call", "A client that threads may share"),
 )
 
 

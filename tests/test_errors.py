@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -60,6 +64,20 @@ def test_every_class_has_a_docstring_of_its_own() -> None:
 def test_message_is_the_text(kind: type[errors.ModelyardError]) -> None:
     error = kind("received 1; expected 2")
     assert (error.message, str(error)) == ("received 1; expected 2", "received 1; expected 2")
+
+
+@pytest.mark.parametrize("again", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))], ids=["copy", "pickle"])
+@pytest.mark.parametrize("kind", _classes().values())
+def test_errors_cross_processes(kind: type[errors.ModelyardError], again: Callable[[Any], Any]) -> None:
+    error: errors.ModelyardError
+    if issubclass(kind, errors.MissingDependencyError):
+        error = kind(package="locust", extra="loadtests", purpose="The load test")
+    else:
+        error = kind("received 1; expected 2")
+    error.request_id, error.retry_after_s = "r", 1.5
+    other = again(error)
+    assert type(other) is kind
+    assert (other.args, vars(other)) == (error.args, vars(error))
 
 
 def test_missing_dependency_names_the_line_that_cures_it() -> None:

@@ -47,6 +47,9 @@ more). Transports map every class to their own status codes: see ``modelyard.wir
 
 from __future__ import annotations
 
+import copyreg
+from typing import Any
+
 
 class ModelyardError(Exception):
     """Base class of every error that modelyard raises on purpose.
@@ -217,6 +220,10 @@ class MissingDependencyError(ConfigurationError):
             f"Install it with: pip install 'modelyard[{extra}]'" + (f"; {instead}." if instead else "")
         )
         self.extra = extra
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is copied and unpickled by calling its class with its text alone, which this one does not take.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class LoadTestError(ModelyardError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from modelyard import errors
-from modelyard.clients import Client, ClientOptions, Prediction, VersionState, connect
+from modelyard.clients import Client, ClientOptions, Prediction, VersionState, connect, connect_async
 from tests.clients.conftest import KINDS, connected, url_of
 from tests.support.models import publish_affine
 from tests.support.server import RunningServer, free_port, serve
@@ -177,6 +178,24 @@ def test_a_closed_client_says_so(server: RunningServer, transport: str) -> None:
     with pytest.raises(errors.UnavailableError, match="closed; connect again"):
         client.status("half")
     assert "closed" in repr(client)
+
+
+@pytest.mark.parametrize("library", ["own", "library"])
+@pytest.mark.parametrize("transport", ["grpc", "rest"])
+def test_a_client_belongs_to_the_event_loop_of_its_first_call(
+    server: RunningServer, transport: str, library: Any
+) -> None:
+    client = connect_async(url_of(server, transport), ClientOptions(transport=library))
+
+    async def call() -> Prediction:
+        return await client.predict("half", {"x": [1.0]})
+
+    with asyncio.Runner() as first:
+        assert first.run(call())["y"].tolist() == [2.5]
+        for use in (call, client.close):
+            with pytest.raises(errors.ConfigurationError, match="belongs to another event loop.*make one for each"):
+                asyncio.run(use())
+        first.run(client.close())
 
 
 def test_the_wrong_port_is_an_error_that_says_so(server: RunningServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 from typing import Any
 
 import ml_dtypes
@@ -40,6 +41,11 @@ def test_an_input_of_another_signature_names_it() -> None:
         ("text", False),
         ([["text"]], False),
         ([b"bytes"], False),
+        (bytearray(b"bytes"), False),
+        ({1.0}, True),
+        ({"a": 1.0}, True),
+        (np.array([1.0], object), True),
+        (np.array([b"bytes"], object), False),
     ],
 )
 def test_only_python_numbers_need_the_signature(value: Any, needed: bool) -> None:
@@ -76,6 +82,40 @@ def test_python_numbers_take_the_dtype_of_the_signature(value: list[Any], dtype:
     assert array.tolist() == value
 
 
+def test_infinities_and_small_numbers_are_rounded_as_everywhere() -> None:
+    array = to_arrays({"x": [float("inf"), float("nan"), 1e-300, 0.1]}, signature(x="float32"))["x"]
+    np.testing.assert_array_equal(array, np.array([np.inf, np.nan, 0, 0.1], np.float32))
+
+
+def test_without_a_signature_no_number_becomes_infinite() -> None:
+    with pytest.raises(InvalidInputError, match="Input 'x': received 1e.300, which float32 cannot hold"):
+        to_arrays({"x": 1e300}, None)
+
+
+@pytest.mark.parametrize(("values", "dtype"), [([1.5, float("nan")], "float32"), ([1, 2], "int64"), ([True], "bool")])
+def test_arrays_of_objects_that_are_numbers_take_the_signature(values: list[Any], dtype: str) -> None:
+    array = to_arrays({"x": np.array(values, object)}, signature(x=dtype))["x"]
+    np.testing.assert_array_equal(array, np.array(values, dtype))
+    assert array.dtype == dtype
+
+
+@pytest.mark.parametrize("known", [None, signature(x="string")])
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_buffers_are_bytes(kind: Any, known: SignatureInfo | None) -> None:
+    assert to_arrays({"x": kind(b"a\0")}, known)["x"].tolist() == b"a\0"
+    assert to_arrays({"x": [[b"c"], [kind(b"a\0")]]}, known)["x"].tolist() == [[b"c"], [b"a\0"]]
+
+
+def test_memory_of_numbers_is_numbers() -> None:
+    found = to_arrays({"x": memoryview(array.array("f", [1.5]))}, None)["x"]
+    assert (found.dtype.name, found.tolist()) == ("float32", [1.5])
+
+
+def test_names_of_inputs_are_text() -> None:
+    with pytest.raises(InvalidInputError, match="names of inputs as text; received 1"):
+        to_arrays({1: [1.0]}, None)  # type: ignore[dict-item]
+
+
 def test_bfloat16() -> None:
     assert to_arrays({"x": [1.5]}, signature(x="bfloat16"))["x"].dtype == ml_dtypes.bfloat16
 
@@ -93,7 +133,18 @@ def test_bfloat16() -> None:
         ([1], "string", "string"),
         ([1j], "float32", "float32"),
         ([[1], [1, 2]], "float32", "equally long"),
-        ([None], "float32", "NoneType"),
+        ([None], "float32", "values of float32; received NoneType"),
+        ([1 << 70], "float32", "values of float32; received an integer of more than 64 bits"),
+        ({1.0}, "float32", "values of float32; received set"),
+        ({"a": 1.0}, "float32", "values of float32; received dict"),
+        (np.array([None], object), "float32", "values of float32; received NoneType"),
+        (np.array([1.5], object), "int64", "Python floats"),
+        ([1e300], "float32", "1e.300, which float32 cannot hold"),
+        (-1e300, "float32", "float32 cannot hold"),
+        ([1e39], "bfloat16", "bfloat16 cannot hold"),
+        ([70000], "float16", "70000, which float16 cannot hold"),
+        ([1e300], "complex64", "complex64 cannot hold"),
+        (np.ma.array([1.0], mask=[True]), "float64", "masked"),
     ],
 )
 def test_no_number_changes_its_kind(value: Any, dtype: str, reason: str) -> None:

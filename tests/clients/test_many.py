@@ -127,6 +127,8 @@ def test_stacking() -> None:
         stack([{"a": np.zeros(3)}, {"a": np.zeros(2)}])
     with pytest.raises(errors.InvalidInputError, match=r"\['a'\] and \['b'\]"):
         stack([{"a": 1}, {"b": 1}])
+    with pytest.raises(errors.InvalidInputError, match="Input 'a': .*masked values"):
+        stack([{"a": np.zeros(1)}, {"a": np.ma.array([1.0], mask=[True])}])
 
 
 @pytest.mark.parametrize("arguments", [{"batch_size": 0}, {"concurrency": 0}, {"batch_size": True}, {"timeout_s": 0}])

@@ -107,12 +107,13 @@ def _info(dtype: str) -> SignatureInfo:
         (np.array([np.nan, np.inf]), "float16"),
         ([], "int32"),
         (True, "bool"),
+        (np.array([1.5, 2], object), "float32"),
     ],
 )
 def test_values_that_survive_are_cast(value: Any, dtype: str) -> None:
     array = prepare_inputs(value, _info(dtype))["x"]
     assert array.dtype.name == dtype
-    np.testing.assert_allclose(array, np.asarray(value), rtol=1e-7)
+    np.testing.assert_allclose(array, np.asarray(value, array.dtype), rtol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -129,10 +130,12 @@ def test_values_that_survive_are_cast(value: Any, dtype: str) -> None:
         (np.array([1j]), "float32"),
         ("a", "int64"),
         (1, "string"),
+        (np.array([None]), "float32"),
+        (np.ma.array([1.0], mask=[True]), "float32"),
     ],
 )
 def test_values_that_would_change_are_not(value: Any, dtype: str) -> None:
-    with pytest.raises(errors.InvalidInputError, match=f"expected {dtype}"):
+    with pytest.raises(errors.InvalidInputError, match=f"[Ee]xpected {dtype}"):
         prepare_inputs(value, _info(dtype))
 
 

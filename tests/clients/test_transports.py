@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable
@@ -12,11 +13,12 @@ import numpy as np
 import pytest
 
 from modelyard import errors
-from modelyard.clients import ClientOptions
+from modelyard.clients import ClientOptions, connect_async
 from modelyard.clients.transport import parse_addresses
 from modelyard.clients.transport.lean import LeanRestTransport
 from modelyard.clients.transport.libraries._rest import _error
 from tests.clients.conftest import connected, peer
+from tests.support.server import RunningServer
 
 
 def _silent(connection: socket.socket) -> None:
@@ -59,11 +61,47 @@ def test_a_silent_server_meets_the_deadline(scheme: str, kind: str) -> None:
         assert 0.25 < time.monotonic() - start < 5
 
 
+@pytest.mark.parametrize("transport", ["own", "library"])
 @pytest.mark.parametrize("kind", ["", "async"])
-def test_a_trickling_server_meets_the_deadline(kind: str) -> None:
-    with peer(_trickle) as port, connected(f"http://127.0.0.1:{port}", kind) as client:
+def test_a_trickling_server_meets_the_deadline(kind: str, transport: Any) -> None:
+    options = ClientOptions(transport=transport)
+    with peer(_trickle) as port, connected(f"http://127.0.0.1:{port}", kind, options) as client:
         with pytest.raises(errors.DeadlineExceededError, match="no complete answer"):
             client.status("m", timeout_s=0.3)
+
+
+@pytest.mark.parametrize("transport", ["own", "library"])
+@pytest.mark.parametrize(("scheme", "kind"), [*KINDS, ("grpc+v2", ""), ("http+v2", "async")])
+def test_a_deadline_names_the_timeout_that_was_given(scheme: str, kind: str, transport: Any) -> None:
+    options = ClientOptions(transport=transport)
+    with peer(_silent) as port, connected(f"{scheme}://127.0.0.1:{port}", kind, options) as client:
+        with pytest.raises(errors.DeadlineExceededError, match=r"\. The timeout was 0\.3 s\.$") as caught:
+            client.predict("m", {"x": 1.0}, timeout_s=0.3)
+        assert str(caught.value) == caught.value.message
+
+
+@pytest.mark.parametrize("transport", ["own", "library"])
+def test_waiting_for_a_connection_counts(transport: Any) -> None:
+    async def run(url: str) -> None:
+        async with connect_async(url, ClientOptions(transport=transport, max_connections=1)) as client:
+            start = time.monotonic()
+            calls = (client.status("m", timeout_s=0.3) for _ in range(20))
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            assert time.monotonic() - start < 3
+        assert {type(answer) for answer in answers} == {errors.DeadlineExceededError}
+
+    with peer(_silent) as port:
+        asyncio.run(run(f"http://127.0.0.1:{port}"))
+
+
+@pytest.mark.parametrize("transport", ["own", "library"])
+def test_many_calls_at_once_over_rest(server: RunningServer, transport: Any) -> None:
+    async def run() -> set[float]:
+        async with connect_async(server.rest_url, ClientOptions(transport=transport, max_connections=20)) as client:
+            calls = (client.predict("half", {"x": [1.0]}) for _ in range(500))
+            return {float(answer["y"][0]) for answer in await asyncio.gather(*calls)}
+
+    assert asyncio.run(run()) == {2.5}
 
 
 @pytest.mark.parametrize(("scheme", "kind"), KINDS)
@@ -90,7 +128,7 @@ def _all_httpx_errors(kind: type[Exception] = httpx.HTTPError) -> list[type[Exce
 @pytest.mark.parametrize("kind", [*_all_httpx_errors(), httpx.InvalidURL], ids=lambda kind: kind.__name__)
 def test_every_error_of_httpx_has_a_class(kind: type[Exception]) -> None:
     reason: Any = kind("reason")
-    error = _error(reason, "http://host", 1.0)
+    error = _error(reason, "http://host")
     expected: type[errors.ModelyardError] = errors.ProtocolError
     if issubclass(kind, httpx.TimeoutException):
         expected = errors.DeadlineExceededError

@@ -258,6 +258,24 @@ def test_values_that_are_no_arrays_are_refused(value: Any) -> None:
         as_wire_array(value)
 
 
+_MASKED = np.ma.array([1.0, 2.0], mask=[False, True])
+
+
+@pytest.mark.parametrize("value", [_MASKED, [_MASKED], [[np.zeros(2), _MASKED]]])
+def test_masked_values_are_refused(value: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"masked values.*\.filled\(value\)"):
+        as_wire_array(value)
+
+
+def test_a_mask_that_hides_nothing_is_no_matter() -> None:
+    assert as_wire_array(np.ma.array([1.0, 2.0])).tolist() == [1.0, 2.0]
+
+
+def test_text_that_utf8_cannot_write_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"'\\ud800' at position 1. Send bytes instead"):
+        as_wire_array(["a", "\ud800"])
+
+
 @pytest.mark.parametrize("value", [np.array(["2020-01-01"], dtype="M8[D]"), np.zeros(1, np.longdouble)])
 def test_dtypes_that_no_tensor_has_are_refused(value: np.ndarray) -> None:
     with pytest.raises(UnsupportedError, match="no counterpart"):

@@ -31,7 +31,7 @@ MAX_RANK = 64
 MAX_FILLED_BYTES = 1 << 28
 
 
-def as_wire_array(value: Any) -> npt.NDArray[Any]:
+def as_wire_array(value: Any, *, expected: str = "text or bytes in a string tensor") -> npt.NDArray[Any]:
     """Turns a value into an array whose dtype exists on the wire.
 
     Python strings become UTF-8 bytes in an object array; other text and bytes
@@ -39,15 +39,18 @@ def as_wire_array(value: Any) -> npt.NDArray[Any]:
 
     Args:
         value: An array, a scalar, or nested lists.
+        expected: What an error calls that which objects should have been.
 
     Raises:
-        InvalidInputError: Nested lists of unequal length, or objects that are
-            neither text nor bytes.
+        InvalidInputError: Nested lists of unequal length, objects that are
+            neither text nor bytes, text that is not UTF-8, or masked values.
         UnsupportedError: A numpy dtype with no counterpart on the wire.
     """
     if isinstance(value, (str, bytes)):
         value = [value]
         return _bytes_array(value, ())
+    if type(value) is not np.ndarray:
+        refuse_masked(value)
     try:
         array = np.asarray(value)
     except ValueError as exc:
@@ -56,21 +59,48 @@ def as_wire_array(value: Any) -> npt.NDArray[Any]:
         # numpy drops trailing NUL bytes of fixed-width strings: go back to the values themselves.
         array = np.array(value, dtype=object)
     if array.dtype.kind in "SUOT":
-        return _bytes_array(array.ravel().tolist(), array.shape)
+        return _bytes_array(array.ravel().tolist(), array.shape, expected)
     dtype_by_numpy(array.dtype)
     return array
 
 
-def _bytes_array(values: Sequence[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def refuse_masked(value: object) -> None:
+    """Refuses arrays with masked values, alone or in lists: no tensor has a mask, and numpy drops it silently.
+
+    Args:
+        value: Anything.
+
+    Raises:
+        InvalidInputError: A value is masked.
+    """
+    if isinstance(value, (list, tuple)):
+        if value and isinstance(value[0], (list, tuple, np.ndarray)):
+            for item in value:
+                refuse_masked(item)
+    # numpy imports its masked arrays when they are named: only for those who use them.
+    elif isinstance(value, np.ndarray) and type(value) is not np.ndarray and np.ma.is_masked(value):
+        raise InvalidInputError(
+            "Expected an array without a mask; received masked values. Fill it first: .filled(value)."
+        )
+
+
+def _bytes_array(
+    values: Sequence[Any], shape: tuple[int, ...], expected: str = "text or bytes in a string tensor"
+) -> npt.NDArray[Any]:
     result = np.empty(len(values), dtype=object)
     for index, value in enumerate(values):
         if isinstance(value, str):
-            result[index] = value.encode()
+            try:
+                result[index] = value.encode()
+            except UnicodeEncodeError as exc:
+                raise InvalidInputError(
+                    f"Expected text that UTF-8 can write; received {value!r} at position {index}. Send bytes instead."
+                ) from exc
         elif isinstance(value, (bytes, bytearray, memoryview)):
             result[index] = bytes(value)
         else:
             what = "an integer of more than 64 bits" if type(value) is int else type(value).__name__
-            raise InvalidInputError(f"Expected text or bytes in a string tensor; received {what} at position {index}.")
+            raise InvalidInputError(f"Expected {expected}; received {what} at position {index}.")
     return result.reshape(shape)
 
 

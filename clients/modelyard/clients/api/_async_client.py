@@ -47,7 +47,7 @@ def connect_async(url: str | Sequence[str], options: ClientOptions | None = None
         options: See :class:`ClientOptions`.
 
     Returns:
-        A client for one event loop, to be closed or used with ``async with``.
+        A client for one event loop, that of its first call, to be closed or used with ``async with``.
 
     Raises:
         ConfigurationError: Another form of URL, or a TLS file that cannot be read.
@@ -107,10 +107,10 @@ class AsyncClient:
     ) -> Prediction:
         """Computes the outputs of a signature.
 
-        Arrays keep their dtype and must have the signature's. Python numbers and lists of them take the signature's
-        dtype, where no float becomes an integer; where the signature has no such input, floats are float32 and integers
-        int64. Text, bytes, file paths (``pathlib.Path``) and PIL images make string tensors: of files their bytes, of
-        images a PNG.
+        Arrays keep their dtype and must have the signature's. Python numbers, lists of them and arrays of objects take
+        the signature's dtype, where no float becomes an integer and no number infinite; where the signature has no such
+        input, floats are float32 and integers int64. Text, bytes, file paths (``pathlib.Path``) and PIL images make
+        string tensors: of files their bytes, of images a PNG.
 
         Args:
             model: Name of the model.
@@ -355,6 +355,7 @@ class AsyncClient:
 
     def _run(self, flow: Flow[_T], timeout_s: float | None, model: str) -> Awaitable[_T]:
         engine = self._engine
+        self._runner.check_loop()
         if engine.pool.watched and not engine.closed:
             self._runner.watch(engine.pool, engine.options.balance.probe_interval_s, self._probe)
         return drive(engine.run(flow, timeout_s, model), self._perform)
@@ -367,7 +368,7 @@ class AsyncClient:
             return await step.endpoint.transport.send(step)
         if isinstance(step, Race):
             return await self._runner.race(step)
-        await self._runner.pause(step.seconds)
+        await self._runner.pause(step)
         return Answer(b"")
 
 

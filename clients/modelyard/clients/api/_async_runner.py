@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from typing import Protocol as Interface
 
 from modelyard.clients.api._many import Batch, BatchSteps, ManyOptions, Progress, Row, RowResult, batch_steps
-from modelyard.clients.protocols import Answer
+from modelyard.clients.protocols import Answer, Pause
 from modelyard.clients.transport import Endpoint, Pool, Race, Send
 from modelyard.clients.values import Prediction
-from modelyard.errors import ModelyardError
+from modelyard.errors import ConfigurationError, ModelyardError
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,11 +39,32 @@ class AsyncRunner:
 
     def __init__(self) -> None:
         self._watcher: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def pause(self, seconds: float) -> None:
+    def check_loop(self) -> None:
+        """Remembers the event loop of the first call; raises ConfigurationError in another one."""
         import asyncio
 
-        await asyncio.sleep(seconds)
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        # Connections, timers and locks belong to the loop they were made in.
+        elif self._loop is not loop:
+            raise ConfigurationError(
+                "This client belongs to another event loop, that of its first call; make one for each loop with "
+                "connect_async."
+            )
+
+    async def pause(self, pause: Pause) -> None:
+        import asyncio
+
+        if pause.until is None:
+            await asyncio.sleep(pause.seconds)
+            return
+        over = asyncio.Event()
+        pause.until.then(over.set)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), pause.seconds)
 
     async def race(self, race: Race[AsyncTransport]) -> Answer:
         """The first answer of two calls; the loser is cancelled."""
@@ -74,6 +95,7 @@ class AsyncRunner:
             self._watcher = asyncio.create_task(_probe_forever(pool, interval_s, probe))
 
     async def close(self) -> None:
+        self.check_loop()
         if self._watcher is not None:
             import asyncio
 

@@ -103,10 +103,10 @@ class Client:
     ) -> Prediction:
         """Computes the outputs of a signature.
 
-        Arrays keep their dtype and must have the signature's. Python numbers and lists of them take the signature's
-        dtype, where no float becomes an integer; where the signature has no such input, floats are float32 and integers
-        int64. Text, bytes, file paths (``pathlib.Path``) and PIL images make string tensors: of files their bytes, of
-        images a PNG.
+        Arrays keep their dtype and must have the signature's. Python numbers, lists of them and arrays of objects take
+        the signature's dtype, where no float becomes an integer and no number infinite; where the signature has no such
+        input, floats are float32 and integers int64. Text, bytes, file paths (``pathlib.Path``) and PIL images make
+        string tensors: of files their bytes, of images a PNG.
 
         Args:
             model: Name of the model.
@@ -349,6 +349,7 @@ class Client:
 
     def _run(self, flow: Flow[_T], timeout_s: float | None, model: str) -> _T:
         engine = self._engine
+        self._runner.check_loop()
         if engine.pool.watched and not engine.closed:
             self._runner.watch(engine.pool, engine.options.balance.probe_interval_s, self._probe)
         return drive(engine.run(flow, timeout_s, model), self._perform)
@@ -361,7 +362,7 @@ class Client:
             return step.endpoint.transport.send(step)
         if isinstance(step, Race):
             return self._runner.race(step)
-        self._runner.pause(step.seconds)
+        self._runner.pause(step)
         return Answer(b"")
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from modelyard.clients.transport import check_seconds
 from modelyard.clients.values import Prediction
 from modelyard.errors import ConfigurationError, InvalidInputError, ModelyardError, ProtocolError, RequestError
+from modelyard.wire import refuse_masked
 
 Row = Mapping[str, object]
 
@@ -104,7 +105,10 @@ def stack(rows: Sequence[Row]) -> dict[str, Any]:
         values: list[Any] = [row[name] for row in rows]
         if isinstance(first, (np.ndarray, np.generic)):
             try:
+                refuse_masked(values)
                 inputs[name] = np.stack(values)
+            except InvalidInputError as exc:
+                raise InvalidInputError(f"Input {name!r}: {exc.message}") from exc
             except (TypeError, ValueError) as exc:
                 raise InvalidInputError(f"Input {name!r}: rows of one batch differ: {exc}.") from exc
         else:

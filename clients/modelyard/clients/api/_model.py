@@ -14,12 +14,11 @@ from modelyard.clients.values import (
     Prediction,
     SignatureInfo,
     TensorInfo,
-    has_files,
-    read_all,
     to_arrays,
+    wire_array,
 )
 from modelyard.errors import InvalidInputError, SignatureNotFoundError
-from modelyard.wire import as_wire_array, cast_unchanged, dtype_by_numpy
+from modelyard.wire import cast_unchanged, dtype_by_numpy
 
 _T = TypeVar("_T")
 
@@ -231,7 +230,7 @@ def prepare_inputs(inputs: object, info: SignatureInfo) -> dict[str, npt.NDArray
 
 def _prepare(value: object, info: TensorInfo) -> npt.NDArray[Any]:
     try:
-        array = as_wire_array(read_all(value) if has_files(value) else value)
+        array = wire_array(value, info)
     except InvalidInputError as exc:
         raise InvalidInputError(f"Input {info.name!r}: {exc.message} Expected {_described(info)}.") from exc
     array = _cast(array, info)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from typing import Protocol as Interface
 
 from modelyard.clients.api._many import BatchSteps, ManyOptions, Progress, Row, RowResult, batch_steps, batches
-from modelyard.clients.protocols import Answer
+from modelyard.clients.protocols import Answer, Pause
 from modelyard.clients.transport import Endpoint, Pool, Race, Send
 from modelyard.clients.values import Prediction
 from modelyard.errors import ModelyardError, RequestCancelledError
@@ -43,8 +43,16 @@ class Runner:
         self._watcher: threading.Thread | None = None
         self._stop = threading.Event()
 
-    def pause(self, seconds: float) -> None:
-        time.sleep(seconds)
+    def check_loop(self) -> None:
+        """Threads have none."""
+
+    def pause(self, pause: Pause) -> None:
+        if pause.until is None:
+            time.sleep(pause.seconds)
+            return
+        over = threading.Event()
+        pause.until.then(over.set)
+        over.wait(pause.seconds)
 
     def race(self, race: Race[Transport]) -> Answer:
         """The first answer of two calls; the loser runs out."""

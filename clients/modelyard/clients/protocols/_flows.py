@@ -10,9 +10,12 @@ same: every call makes some, and a frozen dataclass takes three times as long to
 
 from __future__ import annotations
 
+import copy
+import math
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 
@@ -73,13 +76,40 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+class Question:
+    """What one operation asks for all that need the same answer at the same time."""
+
+    def __init__(self) -> None:
+        self.answer: _Known | None = None
+        self.error: ModelyardError | None = None
+        self._lock = threading.Lock()
+        self._waiting: list[Callable[[], object]] | None = []
+
+    def then(self, wake: Callable[[], object]) -> None:
+        """Calls a function when the question is over, at once where it is."""
+        with self._lock:
+            if self._waiting is not None:
+                self._waiting.append(wake)
+                return
+        wake()
+
+    def close(self) -> None:
+        """Says that it is over: answered, failed or given up."""
+        with self._lock:
+            waiting, self._waiting = self._waiting or [], None
+        for wake in waiting:
+            wake()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pause:
-    """Time to let pass."""
+    """Time to let pass, as far as the deadline lets it; less where a question is over sooner."""
 
     seconds: float
+    until: Question | None = None
 
 
+_Known = tuple[float, ModelMetadata]
 Flow = Generator[Call | Pause, Answer, _T]
 
 
@@ -111,7 +141,8 @@ class Protocol(ABC):
 
     def __init__(self, *, metadata_ttl_s: float) -> None:
         self._ttl_s = metadata_ttl_s
-        self._cache: dict[tuple[Target, str], tuple[float, ModelMetadata]] = {}
+        self._cache: dict[tuple[Target, str], _Known] = {}
+        self._questions: dict[tuple[Target, str], Question] = {}
 
     @abstractmethod
     def predict(self, call: PredictCall) -> Flow[Prediction]:
@@ -171,13 +202,49 @@ class Protocol(ABC):
         name = name or DEFAULT_SIGNATURE
         key = (target, name)
         found = self._cache.get(key)
-        now = time.monotonic()
-        if fresh or found is None or (target.version is None and now - found[0] > self._ttl_s):
-            metadata = yield from _preparing(self.metadata(target, name))
-            found = (now, metadata)
-            for known in (name, *metadata.signatures):
-                self._cache[(target, known)] = found
+        if fresh:
+            found = yield from self._ask(key)
+        elif found is None or (target.version is None and time.monotonic() - found[0] > self._ttl_s):
+            found = yield from self._ask_once(key, found)
         return found[1].signatures.get(name)
+
+    def _ask(self, key: tuple[Target, str]) -> Flow[_Known]:
+        now = time.monotonic()
+        metadata = yield from _preparing(self.metadata(*key))
+        found = (now, metadata)
+        for known in (key[1], *metadata.signatures):
+            self._cache[(key[0], known)] = found
+        return found
+
+    def _ask_once(self, key: tuple[Target, str], old: _Known | None) -> Flow[_Known]:
+        """Asks, or waits for the answer to another operation that does."""
+        while True:
+            mine = Question()
+            question = self._questions.setdefault(key, mine)
+            if question is mine:
+                break
+            yield Pause(seconds=math.inf, until=question)
+            if question.answer is not None:
+                return question.answer
+            if question.error is not None:
+                # Each has its own, which its client adds to.
+                raise copy.copy(question.error) from question.error
+            # The one that asked was cancelled or had less time: somebody else asks.
+        try:
+            found = self._cache.get(key)
+            # Another thread may have ended its question between the look at the cache and the one for questions.
+            if found is None or found is old:
+                found = yield from self._ask(key)
+            mine.answer = found
+            return found
+        except DeadlineExceededError:
+            raise
+        except ModelyardError as exc:
+            mine.error = exc
+            raise
+        finally:
+            del self._questions[key]
+            mine.close()
 
     def known_signatures(self, target: Target, name: str) -> Mapping[str, SignatureInfo]:
         """All signatures of a model, once :meth:`known_signature` has found one."""

@@ -104,19 +104,19 @@ class Engine(Generic[_T]):
         try:
             headers = self._headers(request_id)
             step = next(flow)
-            if isinstance(step, Call):
-                span = CallSpan(step, model, dict(headers).get(REQUEST_ID, request_id))
-                headers += span.headers
             while True:
                 try:
                     if self.closed:
                         raise UnavailableError(f"This client of {self.url} was closed; connect again.")
                     if isinstance(step, Pause):
-                        answer = yield step
+                        left = _left(None, deadline, timeout_s, self.url)
+                        answer = yield Pause(seconds=min(step.seconds, left), until=step.until)
                     else:
                         sent = True
-                        if span is not None:
-                            span.name_after(step)
+                        if span is None:
+                            span = CallSpan(step, model, dict(headers).get(REQUEST_ID, request_id))
+                            headers += span.headers
+                        span.name_after(step)
                         answer = yield from self._exchange(step, headers, deadline, timeout_s)
                 except ModelyardError as exc:
                     step = flow.throw(exc)
@@ -203,6 +203,12 @@ class Engine(Generic[_T]):
                 return (yield Race(first, Send(other, call, headers, left - delay_s), delay_s))
             finally:
                 self.pool.release(other)
+        except DeadlineExceededError as exc:
+            # Only here it is known: a transport sees what calls before this one have left of it.
+            given = timeout_s if call.at_most_s is None else min(timeout_s, call.at_most_s)
+            exc.message = f"{exc.message.rstrip('.')}. The timeout was {given:g} s."
+            exc.args = (exc.message,)
+            raise
         finally:
             self.pool.release(endpoint)
 
@@ -219,8 +225,8 @@ class Engine(Generic[_T]):
         return headers
 
 
-def _left(call: Call, deadline: float, timeout_s: float, url: str) -> float:
+def _left(call: Call | None, deadline: float, timeout_s: float, url: str) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise DeadlineExceededError(f"{url}: no answer within {timeout_s:g} s.")
-    return left if call.at_most_s is None else min(left, call.at_most_s)
+    return left if call is None or call.at_most_s is None else min(left, call.at_most_s)

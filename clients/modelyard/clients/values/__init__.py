@@ -1,8 +1,8 @@
 """What callers give and get: arrays, images, files, results."""
 
 from modelyard.clients.values._files import IMAGES, SourceRow, count_rows, image_input, is_image_file, read_rows
-from modelyard.clients.values._images import has_files, read_all, read_bytes
-from modelyard.clients.values._inputs import check_inputs, check_outputs, needs_signature, to_arrays
+from modelyard.clients.values._images import read_bytes
+from modelyard.clients.values._inputs import check_inputs, check_outputs, needs_signature, to_arrays, wire_array
 from modelyard.clients.values._numbers import array_json, plain_value
 from modelyard.clients.values._results import (
     Classification,
@@ -38,13 +38,12 @@ __all__ = [
     "check_inputs",
     "check_outputs",
     "count_rows",
-    "has_files",
     "image_input",
     "is_image_file",
     "needs_signature",
     "plain_value",
-    "read_all",
     "read_bytes",
     "read_rows",
     "to_arrays",
+    "wire_array",
 ]

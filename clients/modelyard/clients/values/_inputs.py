@@ -7,7 +7,7 @@ changes its kind (a float never becomes an integer, a number never a boolean).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ _PYTHON_DTYPES = ("float64", "int64", "uint64", "bool", "complex128")
 
 
 def needs_signature(inputs: Mapping[str, object]) -> bool:
-    """Whether an input is made of Python numbers, whose dtype only the signature knows."""
+    """Whether an input is made of Python objects that are no text, whose dtype only the signature knows."""
     return any(_is_python(value) and not _is_text(value) and not has_files(value) for value in inputs.values())
 
 
@@ -76,28 +76,60 @@ def check_outputs(outputs: tuple[str, ...], signature: SignatureInfo) -> None:
             raise InvalidInputError(f"duplicate output tensor alias: {name}")
 
 
+def wire_array(value: object, info: TensorInfo | None) -> npt.NDArray[Any]:
+    """Turns a caller's value into an array as :func:`modelyard.wire.as_wire_array` does.
+
+    Files and images are read. Arrays of objects are numbers where the input takes numbers; buffers are bytes where it
+    does not.
+    """
+    if has_files(value):
+        value = read_all(value)
+    if info is None or info.dtype == "string":
+        return as_wire_array(_with_bytes(value) if _is_text(value) else value)
+    if _kind(value) == "O":
+        value = np.asarray(value).tolist()
+    return as_wire_array(value, expected=f"values of {info.dtype}")
+
+
+def _kind(value: object) -> str:
+    return str(getattr(getattr(value, "dtype", None), "kind", ""))
+
+
 def _is_python(value: object) -> bool:
-    return isinstance(value, (bool, int, float, complex, list, tuple, str, bytes)) and not isinstance(value, np.generic)
+    """Whether a value has no dtype of its own."""
+    if kind := value.dtype.kind if isinstance(value, np.ndarray) else _kind(value):
+        return kind == "O"
+    return isinstance(value, (bool, int, float, complex, list, tuple, str, bytes, Mapping, Set))
+
+
+def _with_bytes(value: object) -> object:
+    if isinstance(value, (list, tuple)):
+        return [_with_bytes(item) for item in value]
+    # Other memory than bytes has a dtype, which numpy finds.
+    is_bytes = isinstance(value, bytearray) or (isinstance(value, memoryview) and value.format == "B")
+    return bytes(value) if is_bytes else value  # type: ignore[call-overload]
 
 
 def _is_text(value: object) -> bool:
+    if isinstance(value, np.ndarray) and value.size:
+        value = value.flat[0]
     while isinstance(value, (list, tuple)) and value:
         value = value[0]
     return isinstance(value, (str, bytes, bytearray, memoryview))
 
 
 def _to_array(name: str, value: object, info: TensorInfo | None) -> npt.NDArray[Any]:
+    if not isinstance(name, str):
+        raise InvalidInputError(f"Expected the names of inputs as text; received {name!r}.")
     try:
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray) and value.dtype.kind != "O":
             return as_wire_array(value)
-        if has_files(value):
-            value = read_all(value)
-        array = as_wire_array(value)
+        array = wire_array(value, info)
         if not _is_python(value) or array.dtype.name not in _PYTHON_DTYPES:
             return array
         if info is None:
             default = _DEFAULTS.get(array.dtype.kind)
-            return array if default is None else array.astype(default, copy=False)
+            return array if default is None else _rounded(array, default)
         return _cast(value, array, info)
     except InvalidInputError as exc:
         raise InvalidInputError(f"Input {name!r}: {exc.message}") from exc
@@ -111,13 +143,24 @@ def _cast(value: object, array: npt.NDArray[Any], info: TensorInfo) -> npt.NDArr
         return array.astype(wanted)
     floating = wanted.kind in "fcV" or info.dtype == "bfloat16"
     if floating and array.dtype.kind in "iuf" or wanted.kind == "c" and array.dtype.kind == "c":
-        with np.errstate(over="ignore", under="ignore"):
-            return array.astype(wanted)
+        return _rounded(array, wanted)
     if wanted.kind in "iu" and array.dtype.kind in "iuf":
         return _integers(value, array, wanted)
     raise InvalidInputError(
         f"received Python values that numpy takes for {array.dtype}; the signature wants {info.dtype}."
     )
+
+
+def _rounded(array: npt.NDArray[Any], wanted: np.dtype[Any]) -> npt.NDArray[Any]:
+    with np.errstate(over="ignore", under="ignore"):
+        cast = array.astype(wanted, copy=False)
+    lost = np.isfinite(array) & ~np.isfinite(cast)
+    if lost.any():
+        raise InvalidInputError(
+            f"received {array[lost][0]}, which {wanted.name} cannot hold: it would become infinite. Send numbers that "
+            f"{wanted.name} holds, or float('inf') where that is what you mean."
+        )
+    return cast
 
 
 def _integers(value: object, array: npt.NDArray[Any], wanted: np.dtype[Any]) -> npt.NDArray[Any]:

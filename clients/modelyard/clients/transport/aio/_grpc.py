@@ -40,7 +40,7 @@ class AsyncLeanGrpcTransport:
             finally:
                 self._pool.give(channel)
         except (OSError, EOFError) as exc:
-            raise failed(exc, codec.url, send.timeout_s) from exc
+            raise failed(exc, codec.url) from exc
         return codec.answer(stream, late=time.monotonic() >= deadline)
 
     async def close(self) -> None:

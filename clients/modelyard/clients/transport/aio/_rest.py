@@ -34,7 +34,7 @@ class AsyncLeanRestTransport:
             finally:
                 self._pool.give(channel)
         except (OSError, EOFError) as exc:
-            raise failed(exc, url, send.timeout_s) from exc
+            raise failed(exc, url) from exc
         return answer_of(reply.status, reply.headers, reply.data, url)
 
     async def close(self) -> None:

@@ -82,7 +82,7 @@ class SocketPool(Generic[_C]):
             finally:
                 self._slots.release()
         except (OSError, EOFError) as exc:
-            raise failed(exc, url, timeout_s) from exc
+            raise failed(exc, url) from exc
 
     def exchange(self, call: Callable[[_C], _T], deadline: float, *, fresh: bool) -> _T:
         """Performs a call on a connection that is open already, or on a new one."""
@@ -139,12 +139,12 @@ class SocketPool(Generic[_C]):
             raise
 
 
-def failed(exc: OSError | EOFError, url: str, timeout_s: float) -> ModelyardError:
+def failed(exc: OSError | EOFError, url: str) -> ModelyardError:
     """The error that a failure of a socket stands for."""
     # The system's own time-out says that the address does not answer; those of deadlines have no number.
     if isinstance(exc, TimeoutError) and exc.errno != errno.ETIMEDOUT:
         reason = f" ({exc})" if str(exc) else ""
-        return DeadlineExceededError(f"{url}: no complete answer within {timeout_s:g} s{reason}.")
+        return DeadlineExceededError(f"{url}: no complete answer in time{reason}.")
     reason = str(exc).rstrip(".") or type(exc).__name__
     return UnavailableError(f"{url} cannot be reached: {reason}. {_remedy(exc)}")
 

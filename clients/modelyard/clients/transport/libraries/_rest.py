@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from typing import Any
@@ -59,16 +60,22 @@ class AsyncHttpxTransport(_Requests):
     def __init__(self, address: Address, options: ClientOptions) -> None:
         super().__init__(address, options)
         self._client = httpx.AsyncClient(verify=_context(address, options), limits=_limits(options))
+        # httpcore goes through all calls that wait for a connection whenever one begins or ends, and its deadlines wait
+        # with them: it gets no more calls than it has connections.
+        self._slots = asyncio.Semaphore(options.max_connections)
 
     async def send(self, send: Send[object]) -> Answer:
         url = self._url + send.call.path
         body = _Body(url, send.timeout_s, self._options)
         try:
-            async with self._client.stream(**self._arguments(url, send)) as response:
-                async for part in response.aiter_bytes():
-                    body.add(part)
+            async with asyncio.timeout(send.timeout_s), self._slots:
+                async with self._client.stream(**self._arguments(url, send)) as response:
+                    async for part in response.aiter_bytes():
+                        body.add(part)
+        except TimeoutError as exc:
+            raise DeadlineExceededError(f"{url}: no complete answer in time.") from exc
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
-            raise _error(exc, url, send.timeout_s) from exc
+            raise _error(exc, url) from exc
         return answer_of(response.status_code, dict(response.headers), b"".join(body.parts), url)
 
     async def close(self) -> None:
@@ -90,7 +97,7 @@ class HttpxTransport(_Requests):
                 for part in response.iter_bytes():
                     body.add(part)
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
-            raise _error(exc, url, send.timeout_s) from exc
+            raise _error(exc, url) from exc
         return answer_of(response.status_code, dict(response.headers), b"".join(body.parts), url)
 
     def close(self) -> None:
@@ -101,7 +108,7 @@ class _Body:
     """Parts of an answer, held to the limits on size and time: httpx lets each phase take all of the time."""
 
     def __init__(self, url: str, timeout_s: float, options: ClientOptions) -> None:
-        self._url, self._timeout_s, self._limit = url, timeout_s, options.max_message_bytes
+        self._url, self._limit = url, options.max_message_bytes
         self._deadline = time.monotonic() + timeout_s
         self._size = 0
         self.parts: list[bytes] = []
@@ -112,7 +119,7 @@ class _Body:
         if self._limit is not None and self._size > self._limit:
             raise too_large(self._url, self._limit)
         if time.monotonic() > self._deadline:
-            raise DeadlineExceededError(f"{self._url}: no complete answer after {self._timeout_s:g} s.")
+            raise DeadlineExceededError(f"{self._url}: no complete answer in time.")
 
 
 def _context(address: Address, options: ClientOptions) -> ssl.SSLContext:
@@ -128,10 +135,10 @@ def _limits(options: ClientOptions) -> httpx.Limits:
     )
 
 
-def _error(exc: httpx.HTTPError | httpx.InvalidURL, url: str, timeout_s: float) -> ModelyardError:
+def _error(exc: httpx.HTTPError | httpx.InvalidURL, url: str) -> ModelyardError:
     reason = str(exc).rstrip(".") or type(exc).__name__
     if isinstance(exc, httpx.TimeoutException):
-        return DeadlineExceededError(f"{url}: no answer within {timeout_s:g} s ({type(exc).__name__}).")
+        return DeadlineExceededError(f"{url}: no answer in time ({type(exc).__name__}).")
     if isinstance(exc, (httpx.InvalidURL, httpx.LocalProtocolError, httpx.UnsupportedProtocol)):
         return InvalidRequestError(f"{url} cannot be asked: {reason}.")
     # A server that goes away closes the connection without an answer, which httpx counts as a protocol error.
