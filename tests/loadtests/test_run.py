@@ -90,7 +90,7 @@ def test_no_server_fails_the_run() -> None:
         (("--rows", "0"), 2, "received '0'; expected a whole number"),
         (("-t", "1d"), 2, "received '1d'; expected a duration"),
         (("--data", "rows.xml", "--host-grpc", "127.0.0.1:9"), 2, "cannot be reached"),
-        (("--no-such-flag",), 2, "--no-such-flag"),
+        (("--no-such-flag",), 2, "modelyard loadtest: error: unrecognized arguments: --no-such-flag"),
     ],
 )
 def test_runs_that_cannot_start(arguments: tuple[str, ...], code: int, message: str) -> None:

@@ -1,11 +1,12 @@
-"""``modelyard loadtest``: Locust without its web page, in a process of its own."""
+"""``modelyard loadtest``: Locust without its web page, in the place of this process."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
 import math
-import subprocess
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -27,11 +28,23 @@ examples:
 Every other argument goes to Locust, such as --html report.html or --csv prefix.
 """
 _LOCUSTFILE = Path(__file__).with_name("_locustfile.py")
-_GRACE_S = 30.0
+#: Locust's messages begin with the name of the program.
+_LOCUST = """\
+import signal, sys
+# Until Locust has a handler of its own.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+sys.argv[0] = "modelyard loadtest"
+try:
+    from locust.main import main
+    main()
+except KeyboardInterrupt:
+    sys.stderr.write("modelyard loadtest: interrupted\\n")
+    sys.exit(130)
+"""
 
 
 def main(argv: list[str]) -> int:
-    """Run ``modelyard loadtest``; returns 0, or Locust's exit code: 1 for a broken limit, 2 where it cannot start."""
+    """Run ``modelyard loadtest``; returns a command's exit code, and does not return where Locust takes over."""
     from modelyard.loadtests.cli._commands import COMMANDS, command
 
     if argv and argv[0] in COMMANDS:
@@ -56,14 +69,12 @@ def main(argv: list[str]) -> int:
     lengths = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     lengths.add_argument("-t", "--run-time")
     locust = [
-        sys.executable, "-m", "locust", "--locustfile", str(_LOCUSTFILE), "--headless", "--only-summary",
+        sys.executable, "-c", _LOCUST, "--locustfile", str(_LOCUSTFILE), "--headless", "--only-summary",
         "--users", str(args.users), "--spawn-rate", f"{args.spawn_rate or args.users:g}",
         "--run-time", f"{math.ceil(args.run_time)}s", *lengths.parse_known_args(argv)[1],
     ]  # fmt: skip
-    with subprocess.Popen(locust) as process:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            # Locust got Ctrl-C as well: it stops its users and reports what it measured.
-            process.wait(_GRACE_S)
-            raise
+    # A shell's background jobs ignore SIGINT, and so would Locust.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # No child: whoever gets a signal, Locust does, and once.
+    sys.stdout.flush()
+    os.execv(sys.executable, locust)

@@ -1,0 +1,112 @@
+"""Ctrl-C and SIGTERM in the middle of a load test: it ends, and what was measured is reported."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.models import publish_pairs
+from tests.support.server import RunningServer, serve
+from tests.support.waiting import until
+
+SCRIPT = "import sys; from modelyard.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+class Started:
+    """A load test of a minute, in a process group of its own, as a shell starts it."""
+
+    def __init__(self, server: RunningServer, folder: Path, *arguments: str) -> None:
+        self.out = folder / "out"
+        command = [
+            sys.executable, "-c", SCRIPT, "loadtest", *arguments, "--host-grpc", server.grpc_address,
+            "--kind", "grpc", "--model", "pairs", "--data", "random",
+        ]  # fmt: skip
+        with self.out.open("wb") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, process_group=0)
+
+    def text(self) -> str:
+        return self.out.read_text()
+
+    def wait(self) -> int:
+        code = self.process.wait(30)
+        # Nothing that it started is left.
+        with pytest.raises(ProcessLookupError):
+            os.killpg(self.process.pid, 0)
+        return code
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    folder = tmp_path_factory.mktemp("pairs")
+    publish_pairs(folder / "pairs")
+    config = folder / "monitoring.config"
+    config.write_text("prometheus_config { enable: true }")
+    with serve(
+        folder / "pairs", model="pairs", log_dir=folder, flags=[f"--monitoring_config_file={config}"]
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def start(server: RunningServer, tmp_path: Path) -> Iterator[Callable[..., Started]]:
+    """Starts a load test and waits until the server has answered a good many of its requests."""
+    with contextlib.ExitStack() as stack:
+
+        def begin(*arguments: str) -> Started:
+            before = answered(server)
+            started = Started(server, tmp_path, *arguments)
+            stack.callback(started.process.kill)
+            until(lambda: answered(server) > before + 40 or started.process.poll() is not None, what=started.text)
+            assert started.process.poll() is None, started.text()
+            return started
+
+        yield begin
+
+
+def answered(server: RunningServer) -> int:
+    """Requests for the model, by the server's own metrics."""
+    _, page = server.get("/monitoring/prometheus/metrics")
+    lines = (line for line in page.splitlines() if line.startswith(":tensorflow:serving:request_count{"))
+    return sum(int(float(line.rpartition(" ")[2])) for line in lines)
+
+
+SIGNALS = [
+    pytest.param(os.kill, signal.SIGTERM, id="SIGTERM"),
+    pytest.param(os.kill, signal.SIGINT, id="SIGINT"),
+    pytest.param(os.killpg, signal.SIGINT, id="Ctrl-C"),
+    pytest.param(os.killpg, signal.SIGTERM, id="SIGTERM to all"),
+]
+
+
+@pytest.mark.parametrize(("send", "number"), SIGNALS)
+def test_locust_ends_and_prints_its_table(
+    start: Callable[..., Started], tmp_path: Path, send: Callable[[int, int], None], number: int
+) -> None:
+    junit = tmp_path / "junit.xml"
+    started = start("-u", "4", "-t", "60s", "--junit", str(junit))
+    send(started.process.pid, number)
+    assert started.wait() == 130, started.text()
+    text = started.text()
+    assert text.count("load test: grpc serving_default: ") == text.count("Response time percentiles") == 1, text
+    assert "load test: LIMIT BROKEN: all: interrupted after" in text
+    assert "Traceback" not in text
+    names = [case.get("name") for case in ElementTree.parse(junit).getroot().findall("testcase[failure]")]
+    assert names == ["whole_run"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_locust_that_follows_a_plan_ends(start: Callable[..., Started], tmp_path: Path, number: int) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text('[load]\n[[load.shape]]\nkind = "constant"\nrate = 80\nseconds = 60\n')
+    started = start("--plan", str(plan))
+    started.process.send_signal(number)
+    assert started.wait() == 130, started.text()
+    assert "interrupted after" in started.text()
