@@ -9,12 +9,15 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
-from modelyard.errors import MissingDependencyError
-from modelyard.loadtests.options import add_arguments, duration, options_from
+from modelyard.errors import MissingDependencyError, ModelyardError
+from modelyard.loadtests.cli._commands import COMMANDS, command
+from modelyard.loadtests.options import EXIT_FAILED, add_arguments, duration, options_from
 
 _DESCRIPTION = """\
-Loads a served model over gRPC and REST, checks every answer, and ends with exit code 1 where a limit was broken.
+Loads a served model over gRPC and REST, checks every answer, and ends with exit code 1 where a limit was
+broken, 2 where nothing could be measured, 130 where it was interrupted.
 It sends --data; to the demo's model test images; to any other the requests that warm its version up, where
 --repository names the folder, else random values of its signature.
 Without a command Locust's users do it, each of whom waits for an answer before the next request.
@@ -45,10 +48,14 @@ except KeyboardInterrupt:
 
 def main(argv: list[str]) -> int:
     """Run ``modelyard loadtest``; returns a command's exit code, and does not return where Locust takes over."""
-    from modelyard.loadtests.cli._commands import COMMANDS, command
+    try:
+        return command(argv[0], argv[1:]) if argv and argv[0] in COMMANDS else _locust(argv)
+    except ModelyardError as exc:
+        sys.stderr.write(f"modelyard loadtest: {exc.message}\n")
+        return EXIT_FAILED
 
-    if argv and argv[0] in COMMANDS:
-        return command(argv[0], argv[1:])
+
+def _locust(argv: list[str]) -> NoReturn:
     commands = "\n".join(f"  {name:<9} {each[0]}" for name, each in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="modelyard loadtest",

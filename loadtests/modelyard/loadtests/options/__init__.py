@@ -1,6 +1,7 @@
 """The configuration of a run: options, limits, plans and shapes of load."""
 
 from modelyard.loadtests.options._limits import (
+    EXIT_BROKEN,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     Check,
@@ -29,6 +30,7 @@ from modelyard.loadtests.options._shapes import Segment, Shape, constant
 
 __all__ = [
     "Check",
+    "EXIT_BROKEN",
     "EXIT_FAILED",
     "EXIT_INTERRUPTED",
     "Limits",

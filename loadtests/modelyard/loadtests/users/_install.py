@@ -14,6 +14,8 @@ from locust.runners import STATE_RUNNING, STATE_SPAWNING, MasterRunner, WorkerRu
 from modelyard.clients import connect
 from modelyard.errors import ModelyardError
 from modelyard.loadtests.options import (
+    EXIT_BROKEN,
+    EXIT_FAILED,
     LoadTestOptions,
     Measured,
     add_arguments,
@@ -56,7 +58,7 @@ def _on_init(environment: Environment, **_: object) -> None:
         state = _state(options)
     except ModelyardError as exc:
         sys.stderr.write(f"load test: {exc.message}\n")
-        raise SystemExit(2) from exc
+        raise SystemExit(EXIT_FAILED) from exc
     sys.stdout.write(f"load test: {state.text}\n")
     setattr(environment, KEY, state)
     apis = {kind.partition(" ")[0] for kind in state.kinds}
@@ -100,7 +102,15 @@ def _on_quitting(environment: Environment, **_: object) -> None:
         sys.stderr.write(f"load test: LIMIT BROKEN: {check.subject}: {check.text}\n")
     if state.options.junit:
         write_junit(checks, "modelyard loadtest", state.options.junit)
-    environment.process_exit_code = exit_code(checks)
+    code = exit_code(checks)
+    dead = [row.name for row in measured if row.requests and row.failures == row.requests]
+    if code == EXIT_BROKEN and dead:
+        code = EXIT_FAILED
+        sys.stderr.write(
+            f"load test: no request {' and no request '.join(map(repr, dead))} was answered rightly; the table of "
+            "errors has the reasons. Is the server that --host-grpc and --host-rest name there, with --model?\n"
+        )
+    environment.process_exit_code = code
 
 
 def _interrupted(environment: Environment) -> bool:
