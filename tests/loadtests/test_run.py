@@ -66,8 +66,9 @@ def test_an_unknown_model_fails_the_run(server: RunningServer) -> None:
     assert "Name the model with --model" in done.stderr
     # Who says what to send has it sent.
     done = load(*hosts(server), "--model", "shoes", "--kind", "grpc image")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "grpc image: 0 requests were answered" in done.stderr
+    assert "no request 'grpc image' was answered rightly" in done.stderr
     assert "(100.00%); the limit is 0.00%" in done.stderr
     assert "ModelNotFoundError" in done.stderr + done.stdout
 
@@ -77,8 +78,9 @@ def test_no_server_fails_the_run() -> None:
     assert done.returncode == 2
     assert "cannot be reached" in done.stderr
     done = load("--host-grpc", f"127.0.0.1:{free_port()}", "--timeout-s", "1", "--kind", "grpc image")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "grpc image: 0 requests were answered" in done.stderr
+    assert "no request 'grpc image' was answered rightly" in done.stderr
     assert "rest" not in requests_of(done.stdout)
 
 
@@ -86,11 +88,11 @@ def test_no_server_fails_the_run() -> None:
     ("arguments", "code", "message"),
     [
         (("--host-grpc", "tcp://host:1"), 2, "Cannot connect to 'tcp://host:1'"),
-        (("--host-grpc", "", "--host-rest", ""), 1, "Both --host-grpc and --host-rest are empty"),
+        (("--host-grpc", "", "--host-rest", ""), 2, "Both --host-grpc and --host-rest are empty"),
         (("--rows", "0"), 2, "received '0'; expected a whole number"),
         (("-t", "1d"), 2, "received '1d'; expected a duration"),
         (("--data", "rows.xml", "--host-grpc", "127.0.0.1:9"), 2, "cannot be reached"),
-        (("--no-such-flag",), 2, "--no-such-flag"),
+        (("--no-such-flag",), 2, "modelyard loadtest: error: unrecognized arguments: --no-such-flag"),
     ],
 )
 def test_runs_that_cannot_start(arguments: tuple[str, ...], code: int, message: str) -> None:

@@ -1,19 +1,23 @@
-"""``modelyard loadtest``: Locust without its web page, in a process of its own."""
+"""``modelyard loadtest``: Locust without its web page, in the place of this process."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
 import math
-import subprocess
+import os
+import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
-from modelyard.errors import MissingDependencyError
-from modelyard.loadtests.options import add_arguments, duration, options_from
+from modelyard.errors import MissingDependencyError, ModelyardError
+from modelyard.loadtests.cli._commands import COMMANDS, command
+from modelyard.loadtests.options import EXIT_FAILED, add_arguments, duration, options_from
 
 _DESCRIPTION = """\
-Loads a served model over gRPC and REST, checks every answer, and ends with exit code 1 where a limit was broken.
+Loads a served model over gRPC and REST, checks every answer, and ends with exit code 1 where a limit was
+broken, 2 where nothing could be measured, 130 where it was interrupted.
 It sends --data; to the demo's model test images; to any other the requests that warm its version up, where
 --repository names the folder, else random values of its signature.
 Without a command Locust's users do it, each of whom waits for an answer before the next request.
@@ -27,15 +31,31 @@ examples:
 Every other argument goes to Locust, such as --html report.html or --csv prefix.
 """
 _LOCUSTFILE = Path(__file__).with_name("_locustfile.py")
-_GRACE_S = 30.0
+#: Locust's messages begin with the name of the program.
+_LOCUST = """\
+import signal, sys
+# Until Locust has a handler of its own.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+sys.argv[0] = "modelyard loadtest"
+try:
+    from locust.main import main
+    main()
+except KeyboardInterrupt:
+    sys.stderr.write("modelyard loadtest: interrupted\\n")
+    sys.exit(130)
+"""
 
 
 def main(argv: list[str]) -> int:
-    """Run ``modelyard loadtest``; returns 0, or Locust's exit code: 1 for a broken limit, 2 where it cannot start."""
-    from modelyard.loadtests.cli._commands import COMMANDS, command
+    """Run ``modelyard loadtest``; returns a command's exit code, and does not return where Locust takes over."""
+    try:
+        return command(argv[0], argv[1:]) if argv and argv[0] in COMMANDS else _locust(argv)
+    except ModelyardError as exc:
+        sys.stderr.write(f"modelyard loadtest: {exc.message}\n")
+        return EXIT_FAILED
 
-    if argv and argv[0] in COMMANDS:
-        return command(argv[0], argv[1:])
+
+def _locust(argv: list[str]) -> NoReturn:
     commands = "\n".join(f"  {name:<9} {each[0]}" for name, each in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="modelyard loadtest",
@@ -56,14 +76,12 @@ def main(argv: list[str]) -> int:
     lengths = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     lengths.add_argument("-t", "--run-time")
     locust = [
-        sys.executable, "-m", "locust", "--locustfile", str(_LOCUSTFILE), "--headless", "--only-summary",
+        sys.executable, "-c", _LOCUST, "--locustfile", str(_LOCUSTFILE), "--headless", "--only-summary",
         "--users", str(args.users), "--spawn-rate", f"{args.spawn_rate or args.users:g}",
         "--run-time", f"{math.ceil(args.run_time)}s", *lengths.parse_known_args(argv)[1],
     ]  # fmt: skip
-    with subprocess.Popen(locust) as process:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            # Locust got Ctrl-C as well: it stops its users and reports what it measured.
-            process.wait(_GRACE_S)
-            raise
+    # A shell's background jobs ignore SIGINT, and so would Locust.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # No child: whoever gets a signal, Locust does, and once.
+    sys.stdout.flush()
+    os.execv(sys.executable, locust)

@@ -13,17 +13,15 @@ from modelyard.errors import MissingDependencyError
 from modelyard.loadtests.cli._capacity import add_capacity, capacity
 from modelyard.loadtests.cli._compare import add_compare, run_compare
 from modelyard.loadtests.cli._h2load import add_h2load, h2load
-from modelyard.loadtests.cli._parts import tell
+from modelyard.loadtests.cli._parts import stoppable, tell
 from modelyard.loadtests.cli._run import add_run, run
 from modelyard.loadtests.options import Limits, LoadTestOptions, add_arguments, duration, options_from, positive
 from modelyard.loadtests.report import Report, checks_table, metrics_table, table, write_junit, write_report
 from modelyard.loadtests.scenarios import SCENARIOS, ScenarioOptions, run_scenario
 
-_EXIT_BROKEN = 1
-
 
 def command(name: str, argv: list[str]) -> int:
-    """Run one of :data:`COMMANDS`; returns 1 where a limit was broken, else 0."""
+    """Run one of :data:`COMMANDS`; returns 1 where a limit was broken, 130 where it was interrupted, else 0."""
     summary, example, add, main = COMMANDS[name]
     parser = argparse.ArgumentParser(
         prog=f"modelyard loadtest {name}",
@@ -44,7 +42,8 @@ def command(name: str, argv: list[str]) -> int:
     if args.report and importlib.util.find_spec("jinja2") is None:
         # Not after the run.
         raise MissingDependencyError(package="jinja2", extra="loadtests", purpose="--report")
-    return _finish(main(args, options_from(args)), args)
+    with stoppable():
+        return _finish(main(args, options_from(args)), args)
 
 
 def _finish(report: Report, args: argparse.Namespace) -> int:
@@ -62,7 +61,7 @@ def _finish(report: Report, args: argparse.Namespace) -> int:
     for check in report.checks:
         if not check.kept:
             sys.stderr.write(f"load test: LIMIT BROKEN: {check.subject}: {check.text}\n")
-    return 0 if report.passed else _EXIT_BROKEN
+    return report.exit_code
 
 
 def _add_scenario(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 from modelyard.loadtests.generate import Run, served, split_cores
@@ -17,6 +19,27 @@ from modelyard.loadtests.traffic import Traffic, find_traffic
 def tell(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """SIGTERM does what Ctrl-C does; both do it in a shell's background job, too, which ignores SIGINT."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+    terminate = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
+        signal.signal(signal.SIGTERM, terminate)
+
+
+def _terminate(*_: object) -> None:
+    # Once: some programs send it to the process and to its group, and a second Ctrl-C ends at once.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.raise_signal(signal.SIGINT)
 
 
 @contextlib.contextmanager
@@ -50,7 +73,7 @@ def report_of(title: str, plan: dict[str, str], run: Run, limits: Limits) -> Rep
         title=title,
         plan=plan,
         measured=[*rows, total] if len(rows) > 1 else rows,
-        checks=check_limits(limits, rows, total=total),
+        checks=[*check_limits(limits, rows, total=total), *run.log.interruption()],
         run=run,
         notes=generator_notes(run),
     )

@@ -56,7 +56,7 @@ def _replay(args: argparse.Namespace, options: LoadTestOptions, shape: Shape, po
 
     async def main() -> Run:
         async with session(options, recording.requests[:64]) as opened:
-            return await opened.play(arrivals, lambda: next(order), seconds=seconds)
+            return await opened.play(arrivals, lambda: next(order), seconds=seconds, partial=True)
 
     speed = f"at {options.rate:g}/s" if args.at_rate else f"at {args.speed:g} times the recorded speed"
     return run_precisely(main()), f"replay of {options.replay}: {count} requests {speed}"

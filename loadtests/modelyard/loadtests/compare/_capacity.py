@@ -102,7 +102,7 @@ class Trial:
 async def find_capacity(
     session: Session, requests: Sequence[Request], options: CapacityOptions, *, tell: Callable[[str], None]
 ) -> Capacity:
-    """Find the highest rate within the limits by bisection; an error where there is none."""
+    """Find the highest rate within the limits by bisection; 0 where there is none."""
     search = _Search(session, requests, options, tell)
     return await search.run()
 
@@ -139,11 +139,9 @@ class _Search:
                 high = rate
             rate = (low + high) / 2
         if not found:
-            raise LoadTestError(
-                f"p99 is above {self._p99_ms:g} ms even at {self._points[-1].rate:.1f} requests per second "
-                f"({self._points[-1].p99_ms:.2f} ms)."
-            )
-        for factor in (*_LOWER, None):
+            # Where the search ends.
+            low = 1.0
+        for factor in (*_LOWER, None) if found else (None,):
             trials = [await self._once(low) for _ in range(_CONFIRMATIONS)]
             # In this order the middle one kept the limits exactly where more than half of them did.
             trials.sort(key=lambda trial: (not trial.kept, trial.measured.p99_ms))

@@ -50,10 +50,32 @@ class Generator:
         choose: Callable[[], Request],
         *,
         seconds: float,
+        partial: bool = False,
     ) -> Log:
-        """Send requests when they are due, in seconds since the begin; latency counts from that moment."""
+        """Send requests when they are due, in seconds since the begin; latency counts from that moment.
+
+        With ``partial``, Ctrl-C ends the sending, and the log is of what was sent until then, the answers included.
+        """
         ticker = asyncio.get_running_loop().create_task(self._expire())
         begin = time.perf_counter() + _LEAD_S
+        planned = None
+        try:
+            await self._send(arrivals, choose, begin, seconds)
+        except asyncio.CancelledError:
+            if not partial:
+                raise
+            planned, seconds = seconds, max(time.perf_counter() - begin, 0.0)
+        await self._drained()
+        ticker.cancel()
+        return dataclasses.replace(self.take(begin, seconds), planned=planned)
+
+    async def _send(
+        self,
+        arrivals: Iterable[npt.NDArray[np.float64]],
+        choose: Callable[[], Request],
+        begin: float,
+        seconds: float,
+    ) -> None:
         burst = 0
         clock = time.perf_counter
         for chunk in arrivals:
@@ -72,9 +94,6 @@ class Generator:
                 self._start(choose(), due)
         while (left := begin + seconds - clock()) > 0:
             await asyncio.sleep(left)
-        await self._drained()
-        ticker.cancel()
-        return self.take(begin, seconds)
 
     async def closed(
         self, requests: Sequence[Request], *, in_flight: int, seconds: float, at_most: int | None = None, seed: int = 0

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.loadtests.generate._outcomes import Outcome
-from modelyard.loadtests.options import Measured
+from modelyard.loadtests.options import Check, Measured, interruption
 
 _REASONS = 200
 #: Fields of a log with an entry for each request.
@@ -76,6 +76,8 @@ class Log:
     matches: npt.NDArray[np.int64]
     #: Length of the part of the run in which requests were due.
     seconds: float
+    #: Length that it was to have, where it was interrupted; else None.
+    planned: float | None = None
     #: Why requests failed, and how often.
     reasons: Mapping[str, int] = field(default_factory=dict)
 
@@ -117,6 +119,10 @@ class Log:
             matches=int(self.matches.sum()),
             seconds=self.seconds,
         )
+
+    def interruption(self) -> list[Check]:
+        """A broken limit where the run was interrupted."""
+        return [] if self.planned is None else [interruption(self.seconds, self.planned)]
 
     def by_kind(self) -> list[Measured]:
         """One row for each kind of request."""

@@ -60,11 +60,14 @@ class Session:
         poisson: bool = True,
         seed: int = 0,
         sides: Sequence[Side] = (),
+        partial: bool = False,
     ) -> Run:
-        """Run an open loop with requests chosen at random."""
+        """Run an open loop with requests chosen at random; ``partial``: see :meth:`Generator.open`."""
         rng = random.Random(seed)
         arrivals = shape.arrivals(poisson=poisson, seed=seed)
-        return await self.play(arrivals, lambda: rng.choice(requests), seconds=shape.seconds, sides=sides)
+        return await self.play(
+            arrivals, lambda: rng.choice(requests), seconds=shape.seconds, sides=sides, partial=partial
+        )
 
     async def play(
         self,
@@ -73,6 +76,7 @@ class Session:
         *,
         seconds: float,
         sides: Sequence[Side] = (),
+        partial: bool = False,
     ) -> Run:
         """As :meth:`open`, with arrivals and requests given."""
         self.watcher.samples.clear()
@@ -85,7 +89,7 @@ class Session:
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(self.watcher.watch(begin)), *(loop.create_task(_run(side, mark)) for side in sides)]
         try:
-            log = await self.generator.open(arrivals, choose, seconds=seconds)
+            log = await self.generator.open(arrivals, choose, seconds=seconds, partial=partial)
         finally:
             for task in tasks:
                 task.cancel()
@@ -138,10 +142,10 @@ def run_open(
     poisson: bool = True,
     seed: int = 0,
 ) -> Run:
-    """Connects, warms up, and runs an open loop."""
+    """Connects, warms up, and runs an open loop, of which Ctrl-C leaves what was measured until then."""
 
     async def main() -> Run:
         async with session(options, requests) as opened:
-            return await opened.open(shape, requests, poisson=poisson, seed=seed)
+            return await opened.open(shape, requests, poisson=poisson, seed=seed, partial=True)
 
     return run_precisely(main())

@@ -1,6 +1,17 @@
 """The configuration of a run: options, limits, plans and shapes of load."""
 
-from modelyard.loadtests.options._limits import Check, Limits, Measured, broken_limits, check_limits
+from modelyard.loadtests.options._limits import (
+    EXIT_BROKEN,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    Check,
+    Limits,
+    Measured,
+    broken_limits,
+    check_limits,
+    exit_code,
+    interruption,
+)
 from modelyard.loadtests.options._options import (
     RANDOM,
     TOKEN,
@@ -19,6 +30,9 @@ from modelyard.loadtests.options._shapes import Segment, Shape, constant
 
 __all__ = [
     "Check",
+    "EXIT_BROKEN",
+    "EXIT_FAILED",
+    "EXIT_INTERRUPTED",
     "Limits",
     "LoadTestOptions",
     "Measured",
@@ -31,6 +45,8 @@ __all__ = [
     "check_limits",
     "constant",
     "duration",
+    "exit_code",
+    "interruption",
     "model_dir",
     "options_from",
     "positive",

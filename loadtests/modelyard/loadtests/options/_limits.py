@@ -11,6 +11,13 @@ from typing import Any
 
 from modelyard.errors import ConfigurationError
 
+EXIT_BROKEN = 1
+#: It could not be measured: wrong usage, no server, no right answer.
+EXIT_FAILED = 2
+EXIT_INTERRUPTED = 130
+#: Name of the limit that an interrupted run breaks.
+_WHOLE = "whole_run"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -131,6 +138,18 @@ def check_limits(
             )
         )  # fmt: skip
     return found
+
+
+def interruption(seconds: float, planned: float) -> Check:
+    """A broken limit: the run was interrupted after so many seconds of those that were planned."""
+    text = f"interrupted after {seconds:.1f} of {planned:g} s; the numbers are of what was measured until then"
+    return Check(subject="all", name=_WHOLE, limit=planned, value=seconds, kept=False, text=text)
+
+
+def exit_code(checks: Sequence[Check]) -> int:
+    """What a run that was measured ends with: 130 where it was interrupted, 1 for a broken limit, else 0."""
+    broken = {check.name for check in checks if not check.kept}
+    return EXIT_INTERRUPTED if _WHOLE in broken else EXIT_BROKEN if broken else 0
 
 
 def _goodput_text(rounds: Sequence[float]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from modelyard.loadtests.generate import Run, percentiles
-from modelyard.loadtests.options import Check, Measured
+from modelyard.loadtests.options import EXIT_INTERRUPTED, Check, Measured, exit_code
 from modelyard.loadtests.report._machine import describe_machine, describe_versions
 
 _MOST_WINDOWS = 120
@@ -76,8 +76,15 @@ class Report:
         return all(check.kept for check in self.checks)
 
     @property
+    def exit_code(self) -> int:
+        """What the command ends with."""
+        return exit_code(self.checks)
+
+    @property
     def badge(self) -> str:
         """How it ended, in two or three words."""
+        if self.exit_code == EXIT_INTERRUPTED:
+            return "interrupted"
         if not self.passed:
             return "limits broken"
         return self.worse or ("all limits kept" if self.checks else "no limits")

@@ -107,7 +107,7 @@ class Stage:
         async with session(self.load, requests, senders=senders) as opened:
             rate, closed = await self.rate(opened, requests)
             shape = shape_of(rate, self.seconds)
-            run = await opened.open(shape, requests, seed=self.options.seed, sides=sides)
+            run = await opened.open(shape, requests, seed=self.options.seed, sides=sides, partial=True)
         peak = max(max(segment.start, segment.end) for segment in shape.segments)
         load = (
             f"open loop, Poisson arrivals, {shape.requests / shape.seconds:.1f} requests per second on average, "
@@ -139,7 +139,7 @@ class Stage:
             title=f"modelyard loadtest {self.name}",
             plan={"scenario": self.scenario.summary, **plan, **start, "seed": str(self.options.seed)},
             measured=[*rows, total],
-            checks=[*checks, *extra],
+            checks=[*checks, *extra, *run.log.interruption()],
             run=run,
             notes=[*self.notes, *generator_notes(run)],
         )

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 
 import gevent
 from locust.env import Environment
 from locust.event import Events
-from locust.runners import MasterRunner, WorkerRunner
+from locust.runners import STATE_RUNNING, STATE_SPAWNING, MasterRunner, WorkerRunner
 
 from modelyard.clients import connect
 from modelyard.errors import ModelyardError
-from modelyard.loadtests.options import LoadTestOptions, Measured, add_arguments, check_limits, options_from
+from modelyard.loadtests.options import (
+    EXIT_BROKEN,
+    EXIT_FAILED,
+    LoadTestOptions,
+    Measured,
+    add_arguments,
+    check_limits,
+    exit_code,
+    interruption,
+    options_from,
+)
 from modelyard.loadtests.report import checks_table, write_junit
 from modelyard.loadtests.traffic import find_traffic, read_recording
 from modelyard.loadtests.users._shape import PlanShape
@@ -47,7 +58,7 @@ def _on_init(environment: Environment, **_: object) -> None:
         state = _state(options)
     except ModelyardError as exc:
         sys.stderr.write(f"load test: {exc.message}\n")
-        raise SystemExit(2) from exc
+        raise SystemExit(EXIT_FAILED) from exc
     sys.stdout.write(f"load test: {state.text}\n")
     setattr(environment, KEY, state)
     apis = {kind.partition(" ")[0] for kind in state.kinds}
@@ -82,13 +93,31 @@ def _on_quitting(environment: Environment, **_: object) -> None:
         matches=0, seconds=max((total.last_request_timestamp or 0) - (total.start_time or 0), 0),
     )  # fmt: skip
     checks = check_limits(state.options.limits, measured, total=together)
+    if _interrupted(environment):
+        planned = state.options.shape.seconds if state.options.shape else environment.parsed_options.run_time
+        checks.append(interruption(together.seconds, planned or math.inf))
     broken = [check for check in checks if not check.kept]
     sys.stdout.write(checks_table(checks) + "\n")
     for check in broken:
         sys.stderr.write(f"load test: LIMIT BROKEN: {check.subject}: {check.text}\n")
     if state.options.junit:
         write_junit(checks, "modelyard loadtest", state.options.junit)
-    environment.process_exit_code = 1 if broken else 0
+    code = exit_code(checks)
+    dead = [row.name for row in measured if row.requests and row.failures == row.requests]
+    if code == EXIT_BROKEN and dead:
+        code = EXIT_FAILED
+        sys.stderr.write(
+            f"load test: no request {' and no request '.join(map(repr, dead))} was answered rightly; the table of "
+            "errors has the reasons. Is the server that --host-grpc and --host-rest name there, with --model?\n"
+        )
+    environment.process_exit_code = code
+
+
+def _interrupted(environment: Environment) -> bool:
+    shape = environment.shape_class
+    # Locust stops its runner itself after Ctrl-C under a plan.
+    cut = isinstance(shape, PlanShape) and not shape.ended
+    return cut or environment.runner.state in (STATE_SPAWNING, STATE_RUNNING)
 
 
 def _state(options: LoadTestOptions) -> State:
