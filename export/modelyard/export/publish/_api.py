@@ -18,7 +18,7 @@ from modelyard.artifact import (
     Signature,
     Source,
     VerificationData,
-    check_model_name,
+    check_destination,
     locate,
 )
 from modelyard.errors import ConfigurationError, ConversionError, VerificationError
@@ -134,7 +134,7 @@ def export(
 
     Raises:
         ConfigurationError: The model, its signatures or the data are of no known kind, do not exist, or do not go
-            together; or the model's name cannot be in a URL.
+            together; or no model can be published to the destination.
         ConversionError: It cannot be loaded, traced or converted.
         VerificationError: A format does not compute what the model computes.
         ManifestError: ``source`` holds something that is no JSON.
@@ -155,7 +155,7 @@ def export(
         budget=budget or options.budget,
     )
     model_dir = locate(str(destination))
-    check_model_name(model_dir.name)
+    check_destination(model_dir)
     path = Path(model) if isinstance(model, (str, Path)) else None
     origin = source or Source(data="", config={} if path is None else {"source": path.name})
     # All of them before the work.
