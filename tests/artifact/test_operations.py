@@ -99,6 +99,7 @@ def test_differences(model_dir: Path) -> None:
     assert found["metric accuracy"] == ("0.7", "0.8")
     assert found["signature image_bytes input image_bytes"] == ("string [-1]", "")
     assert found["latency onnx onnxruntime serving_default batch 1 threads 1"] == ("34.5 us", "50.0 us")
+    assert {key for key in found if key.startswith("file ")} == {"file model.tflite"}
     assert "metric loss" not in found and "runtime" not in found
     assert diff_versions(first, first) == ()
 
@@ -269,6 +270,13 @@ def test_the_command(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert run(capsys, "label", model, "canary")[1] == "fashion: label canary removed\n"
     assert run(capsys, "rm", model, "1")[1] == "fashion version 1: removed\n"
     assert run(capsys, "gc", model, "--keep", "1")[1] == "fashion: versions removed: none; staging directories: 0\n"
+    publish_affine(model_dir.parent / "affine", slope=2.0, intercept=1.0)
+    publish_affine(model_dir.parent / "affine", slope=2.0, intercept=1.0)
+    removed = (
+        "affine: versions removed: 1; staging directories: 0\nfashion: versions removed: none; staging directories: 0\n"
+    )
+    assert run(capsys, "gc", str(model_dir.parent), "--keep", "1")[:2] == (0, removed)
+    shutil.rmtree(model_dir.parent / "affine")
     assert run(capsys, "verify", model)[:2] == (0, "ok       fashion 2 (1 files)\nok       fashion 3 (1 files)\n")
     (model_dir / "3" / "model.tflite").write_bytes(b"x")
     code, out, _ = run(capsys, "verify", str(model_dir.parent))

@@ -56,6 +56,21 @@ def test_a_name_that_no_url_routes_is_refused(name: str, tmp_path: Path, manifes
     assert put(tmp_path / "A-b_1.2~c", manifest) == 1
 
 
+@pytest.mark.parametrize("folder", ["2024", "new/2024"])
+def test_a_name_of_digits_is_refused(folder: str, tmp_path: Path, manifest: Manifest) -> None:
+    with pytest.raises(ConfigurationError, match="name is '2024', and a folder of digits alone is a version; .*--name"):
+        put(tmp_path / folder, manifest)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("folder", ["1", "1/x"])
+def test_a_published_version_is_no_destination(folder: str, tmp_path: Path, manifest: Manifest) -> None:
+    put(tmp_path / "m", manifest)
+    with pytest.raises(ConfigurationError, match=r"/m/1 is a published version; expected the folder of .*/m \(in"):
+        put(tmp_path / "m" / folder, manifest)
+    assert sorted(path.name for path in (tmp_path / "m" / "1").iterdir()) == [MANIFEST_NAME, "onnx"]
+
+
 def test_versions_as_tensorflow_serving_reads_them(tmp_path: Path) -> None:
     for name in ("2", "010", "0", "7", "07", "-1", "1.5", "v3", "٣", str(1 << 63), f"{STAGING_PREFIX}x"):
         (tmp_path / name).mkdir()

@@ -11,6 +11,7 @@ from PIL import Image
 from modelyard.artifact import ExampleDecode, FeatureSpec, ImageDecode, Signature, TensorSpec
 from modelyard.errors import ConfigurationError
 from modelyard.export import load_data
+from modelyard.export.sources import name_arrays
 
 X = TensorSpec(name="x", dtype="float32", shape=(-1, 2))
 N = TensorSpec(name="n", dtype="int64", shape=(-1,))
@@ -135,10 +136,27 @@ def test_data_that_cannot_be_used(make: Any, inputs: TensorSpec, message: str, t
         load_data(make(tmp_path), {"f": signature(inputs)}, limit=3)
 
 
-def test_an_archive_of_other_arrays(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", y=np.zeros(3))
-    with pytest.raises(ConfigurationError, match=r"holds the arrays \['y'\]; expected some of the inputs \['n', 'x'\]"):
+@pytest.mark.parametrize("arrays", [{"y": [0.0]}, {"x": [[0.0, 1.0]], "y": [0.0]}])
+def test_arrays_for_nothing(arrays: dict[str, Any], tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **arrays)
+    message = r"has \['y'\]; expected .* some of 'x' \(float32 \[-1, 2\]\), 'n' \(int64 \[-1\]\), and 'labels'"
+    with pytest.raises(ConfigurationError, match=message):
         load_data(tmp_path / "a.npz", TWO, limit=3)
+    with pytest.raises(ConfigurationError, match=message):
+        name_arrays(arrays, TWO)
+
+
+def test_labels_of_examples_of_several_sizes() -> None:
+    data = name_arrays({"x": [[1.0], [1.0, 2.0], [3.0]], "labels": [7, 8, 9]}, {"f": signature(X)})
+    assert data.labels is not None and data.labels.tolist() == [7, 9]
+    assert [each.keys() for each in (data.inputs["f"], *data.others["f"])] == [{"x"}, {"x"}]
+
+
+def test_an_input_that_is_called_labels() -> None:
+    data = name_arrays(
+        {"labels": np.arange(3)}, {"f": signature(TensorSpec(name="labels", dtype="int64", shape=(-1,)))}
+    )
+    assert data.labels is None and data.inputs["f"]["labels"].tolist() == [0, 1, 2]
 
 
 def test_images_that_do_not_fit(tmp_path: Path) -> None:

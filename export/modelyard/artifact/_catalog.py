@@ -16,6 +16,9 @@ from modelyard.artifact._repository import AnyVersion, ModelVersion, list_versio
 from modelyard.artifact._signing import SIGNATURE_NAME, TrustedKey, check_signature
 from modelyard.errors import ArtifactError, ManifestError, ModelNotFoundError
 
+#: Of every export, with its times.
+_REPORT = "report.html"
+
 
 @dataclass(frozen=True, kw_only=True)
 class VersionInfo:
@@ -189,9 +192,9 @@ def _read_signature(version_dir: Location) -> bytes | None:
 
 
 def diff_versions(before: Manifest, after: Manifest) -> tuple[Difference, ...]:
-    """Compares two versions: signatures, formats, metrics, errors and latency, in that order.
+    """Compares two versions: signatures, formats, metrics, errors, latency and files, in that order.
 
-    Sizes and times are measured, so they mostly differ.
+    Sizes and times are measured, so they mostly differ. The report, which shows them, is left out.
     """
     first, second = _facts(before), _facts(after)
     names = list(dict.fromkeys([*first, *second]))
@@ -224,4 +227,5 @@ def _facts(manifest: Manifest) -> Mapping[str, str]:
         facts[what] = f"{each.p50_us:.1f} us"
     facts["runtime"] = manifest.runtime
     facts["bytes"] = str(sum(entry.bytes for entry in manifest.files))
+    facts |= {f"file {entry.path}": f"sha256 {entry.sha256[:12]}" for entry in manifest.files if entry.path != _REPORT}
     return facts

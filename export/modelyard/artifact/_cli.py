@@ -43,6 +43,7 @@ examples:
   modelyard repo promote models/fashion 4        verify it, then label it stable
   modelyard repo label models/fashion canary latest
   modelyard repo gc models/fashion --keep 3      keep the newest three, and what has a label
+  modelyard repo gc models --keep 3              the same for every model
   modelyard repo ls s3://bucket/models           the same in an object store; gs:// and file://, too
   modelyard repo bundle models/fashion --output fashion.tflite     one file for phones, with labels
   modelyard repo keygen key.pem                  a key pair: key.pem signs, key.pub.pem is trusted
@@ -77,7 +78,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--trusted-key", type=Path, action="append", default=[], metavar="PUB.PEM",
         help="every version must be signed by this public key; may be given more than once",
     )  # fmt: skip
-    diff = add("diff", "compare two versions: signatures, metrics, latency")
+    diff = add("diff", "compare two versions: signatures, metrics, latency, files")
     diff.add_argument("before", metavar="BEFORE")
     diff.add_argument("after", metavar="AFTER")
     promotion = add("promote", "verify a version, then give it a label")
@@ -86,8 +87,8 @@ def make_parser() -> argparse.ArgumentParser:
     label = add("label", "give a version a label, or remove one")
     label.add_argument("label", metavar="LABEL")
     label.add_argument("version", metavar="VERSION", nargs="?", help="absent: remove the label")
-    garbage = add("gc", "remove all but the newest versions, and what crashed exports left")
-    garbage.add_argument("--keep", type=int, required=True, metavar="N", help="how many of the newest stay")
+    garbage = add("gc", "remove all but the newest versions of each model, and what crashed exports left", model=False)
+    garbage.add_argument("--keep", type=int, required=True, metavar="N", help="how many of the newest of a model stay")
     add("rm", "remove one version").add_argument("version", metavar="VERSION")
     bundle = add("bundle", "write one TFLite file for phones, with the labels and Google's metadata in it")
     bundle.add_argument("version", metavar="VERSION", nargs="?", default="latest")
@@ -214,9 +215,11 @@ def _label(arguments: argparse.Namespace) -> int:
 
 
 def _gc(arguments: argparse.Namespace) -> int:
-    collected = collect(arguments.path, keep=arguments.keep)
-    numbers = ", ".join(map(str, collected.versions)) or "none"
-    _write([f"{arguments.path.name}: versions removed: {numbers}; staging directories: {len(collected.staging)}"])
+    # A folder without versions may be a model that has the rests of a crashed export alone.
+    for model in _models(arguments.path) or [arguments.path]:
+        collected = collect(model, keep=arguments.keep)
+        numbers = ", ".join(map(str, collected.versions)) or "none"
+        _write([f"{model.name}: versions removed: {numbers}; staging directories: {len(collected.staging)}"])
     return 0
 
 

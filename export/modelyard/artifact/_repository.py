@@ -24,7 +24,7 @@ from typing import overload
 
 from modelyard.artifact._manifest import MANIFEST_NAME, Manifest
 from modelyard.artifact._publish_remote import MAX_VERSION, STAGING_PREFIX, publish_remote, version_numbers
-from modelyard.artifact._remote import Location, RemotePath, RemoteVersion
+from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, locate
 from modelyard.artifact._signing import SIGNATURE_NAME, Signer
 from modelyard.errors import ConfigurationError, PublishError
 
@@ -47,17 +47,48 @@ class ModelVersion:
 AnyVersion = ModelVersion | RemoteVersion
 
 
+def is_routable(name: str) -> bool:
+    """Whether ``/v1/models/NAME`` can ask for a model by its name."""
+    return _NAME.fullmatch(name) is not None
+
+
 def check_model_name(name: str) -> None:
-    """Checks that a model can be asked for by its name, in a URL too.
+    """Checks that a model can be published under a name: a URL routes it, and it is no version's.
 
     Raises:
-        ConfigurationError: It holds something that a URL cannot route.
+        ConfigurationError: It holds something that a URL cannot route, or digits alone.
     """
-    if _NAME.fullmatch(name) is None:
+    cure = "Give another one: --name NAME (in Python the destination's last part)."
+    if not is_routable(name):
         raise ConfigurationError(
             f"The model's name is {name!r}, which /v1/models/NAME cannot route; expected letters of ASCII, digits and "
-            "._~- alone, and no dot in front. Give another one: --name NAME (in Python the destination's last part)."
+            f"._~- alone, and no dot in front. {cure}"
         )
+    if name.isdecimal():
+        raise ConfigurationError(
+            f"The model's name is {name!r}, and a folder of digits alone is a version; expected something else in it, "
+            f"too. {cure}"
+        )
+
+
+def check_destination(model_dir: Location) -> None:
+    """Checks that a model can be published to a folder, see :func:`check_model_name`.
+
+    Raises:
+        ConfigurationError: It cannot, or the folder is a published version or in one, which would be damaged.
+    """
+    inner = str(model_dir)
+    for folder in (inner, inner.rpartition("/")[0]):
+        if folder.rpartition("/")[2].isdecimal() and _is_published(locate(folder)):
+            raise ConfigurationError(
+                f"{folder} is a published version; expected the folder of a model, such as "
+                f"{folder.rpartition('/')[0] or '.'} (in Python the destination, else --repository and --name)."
+            )
+    check_model_name(model_dir.name)
+
+
+def _is_published(folder: Location) -> bool:
+    return MANIFEST_NAME in folder.tree() if isinstance(folder, RemotePath) else (folder / MANIFEST_NAME).exists()
 
 
 @overload
@@ -108,10 +139,10 @@ def staging(model_dir: Location) -> Iterator[Path]:
         The directory to fill before :func:`publish`.
 
     Raises:
-        ConfigurationError: The model's name cannot be asked for, see :func:`check_model_name`.
+        ConfigurationError: No model can be published there, see :func:`check_destination`.
         PublishError: The directory cannot be made.
     """
-    check_model_name(model_dir.name)
+    check_destination(model_dir)
     try:
         if isinstance(model_dir, RemotePath):
             path = Path(tempfile.mkdtemp(prefix=_TEMPORARY))

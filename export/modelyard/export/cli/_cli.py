@@ -11,7 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
-from modelyard.artifact import Location, check_model_name, locate
+from modelyard.artifact import Location, check_destination, check_model_name, locate
 from modelyard.console import ProgressBar, quiet_libraries
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.export.cli._objects import custom_objects, make_model
@@ -271,8 +271,8 @@ def _export(arguments: argparse.Namespace) -> ExportReport | None:
         check_model_name(arguments.name)
     objects = custom_objects(arguments.modules)
     name = arguments.name or (_name_of(path) if is_path else record.task if record else _name_of_task(source))
-    check_model_name(name)
     model_dir = locate(arguments.repository) / name
+    check_destination(model_dir)
     if not is_path:
         return _export_task(arguments, model_dir, options)
     import keras

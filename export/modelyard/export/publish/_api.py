@@ -18,7 +18,7 @@ from modelyard.artifact import (
     Signature,
     Source,
     VerificationData,
-    check_model_name,
+    check_destination,
     locate,
 )
 from modelyard.errors import ConfigurationError, ConversionError, VerificationError
@@ -50,17 +50,18 @@ from modelyard.export.sources import (
     LoadedModel,
     Score,
     TracedModel,
-    by_shape,
     check_text,
     compute_own_reference,
     compute_reference,
     convert_library,
     library_of,
     library_signatures,
+    list_inputs,
     load_data,
     load_file,
     load_saved_model,
     model_path,
+    name_arrays,
     runtime_call,
     score,
     source_call,
@@ -106,9 +107,9 @@ def export(
         destination: ``<repository>/<model>``; the folder's name is the model's.
             Also in an object store: ``s3://bucket/models/fashion``.
         data: Examples to verify with: :class:`VerificationData`; a path or ``random``, see ``--data``; arrays or lists
-            by input name (or by signature and then input name); or one array, for a model with one input. A list may
-            have an array for each example, of any sizes where the signature leaves axes free. Of a ``torch.nn.Module``
-            the batch and the axes in which examples differ are free.
+            by input name (or by signature and then input name), and ``labels`` where there are classes; or one array,
+            for a model with one input. A list may have an array for each example, of any sizes where the signature
+            leaves axes free. Of a ``torch.nn.Module`` the batch and the axes in which examples differ are free.
         expected: For a file, the answers of the program that wrote it to ``data``, of any kind that ``data`` may have,
             by output name; not necessarily of all outputs. Every format is held to them: of a ``.keras`` file of a
             model that was trained on PyTorch or JAX, to those of that backend. None to compare an ONNX or TFLite file
@@ -133,7 +134,7 @@ def export(
 
     Raises:
         ConfigurationError: The model, its signatures or the data are of no known kind, do not exist, or do not go
-            together; or the model's name cannot be in a URL.
+            together; or no model can be published to the destination.
         ConversionError: It cannot be loaded, traced or converted.
         VerificationError: A format does not compute what the model computes.
         ManifestError: ``source`` holds something that is no JSON.
@@ -154,13 +155,14 @@ def export(
         budget=budget or options.budget,
     )
     model_dir = locate(str(destination))
-    check_model_name(model_dir.name)
+    check_destination(model_dir)
     path = Path(model) if isinstance(model, (str, Path)) else None
     origin = source or Source(data="", config={} if path is None else {"source": path.name})
-    for each in (path, _file_of(data), _file_of(expected), _file_of(calibration)):
-        # All of them before the work.
-        if each is not None and not each.exists():
-            raise ConfigurationError(f"{each} does not exist.")
+    # All of them before the work.
+    _check_data("data", data)
+    for name, each in (("model", path), ("expected", expected), ("calibration", calibration)):
+        if each is not None:
+            _check_data(name, each)
     path = None if path is None else model_path(path)
     is_file = path is not None and path.suffix in FILE_FORMATS and path.is_file()
     library = library_of(model)
@@ -310,8 +312,15 @@ def _trace(loaded: LoadedModel) -> TracedModel:
     return traced
 
 
-def _file_of(data: Data | None) -> Path | None:
-    return Path(data) if isinstance(data, (str, Path)) and str(data) != RANDOM else None
+def _check_data(name: str, data: object) -> None:
+    if isinstance(data, (str, Path)):
+        if str(data) != RANDOM and not Path(data).exists():
+            raise ConfigurationError(f"{data} does not exist.")
+    elif not isinstance(data, (VerificationData, Mapping, list)) and not hasattr(data, "__array__"):
+        raise ConfigurationError(
+            f"{name} is a {type(data).__name__}; expected arrays by input name, such as {{'x': X, 'labels': Y}}, one "
+            f"array, a path or {RANDOM!r}. Of a tf.data.Dataset, take some examples as arrays."
+        )
 
 
 def _check_assumed(signatures: Mapping[str, Signature], data: VerificationData) -> None:
@@ -342,18 +351,7 @@ def _verification_data(
         return data
     if isinstance(data, (str, Path)):
         return load_data(data, signatures, limit=examples, score=scored)
-    if not isinstance(data, Mapping):
-        data = {_only_input(signatures): data}
-    if all(isinstance(value, Mapping) for value in data.values()):
-        return _grouped(data)
-    inputs: dict[str, dict[str, npt.NDArray[Any]]] = {
-        name: {spec.name: data[spec.name] for spec in each.inputs if spec.name in data}
-        for name, each in signatures.items()
-    }
-    if not any(inputs.values()):
-        wanted = sorted({spec.name for each in signatures.values() for spec in each.inputs})
-        raise ConfigurationError(f"The data has {sorted(data)}; expected arrays by input name, some of {wanted}.")
-    return _grouped({name: arrays for name, arrays in inputs.items() if arrays})
+    return name_arrays(data if isinstance(data, Mapping) else {_only_input(signatures): data}, signatures)
 
 
 def _with_expected(
@@ -371,16 +369,10 @@ def _with_expected(
     return replace(data, expected={name: [each] for name, each in answers.inputs.items()})
 
 
-def _grouped(inputs: Mapping[str, Mapping[str, object]]) -> VerificationData:
-    groups = {name: by_shape(arrays) for name, arrays in inputs.items()}
-    return VerificationData(
-        inputs={name: each[0] for name, each in groups.items()},
-        others={name: each[1:] for name, each in groups.items() if each[1:]},
-    )
-
-
 def _only_input(signatures: Mapping[str, Signature]) -> str:
     names = sorted({spec.name for each in signatures.values() for spec in each.inputs})
     if len(names) != 1:
-        raise ConfigurationError(f"The data is one array, but there are inputs {names}; expected arrays by input name.")
+        raise ConfigurationError(
+            f"The data is one array, but there are the inputs {list_inputs(signatures)}; expected arrays by input name."
+        )
     return names[0]

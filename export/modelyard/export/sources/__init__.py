@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from modelyard.export.sources._foreign import LoadedModel, load_saved_model
     from modelyard.export.sources._lengths import by_shape
     from modelyard.export.sources._libraries import convert_library, library_of, library_signatures
+    from modelyard.export.sources._named import list_inputs, name_arrays
     from modelyard.export.sources._reference import (
         Reference,
         compute_own_reference,
@@ -51,10 +52,12 @@ __all__ = [
     "join",
     "library_of",
     "library_signatures",
+    "list_inputs",
     "load_data",
     "load_file",
     "load_saved_model",
     "model_path",
+    "name_arrays",
     "restored",
     "runtime_call",
     "score",

@@ -32,6 +32,7 @@ from modelyard.errors import (
     VerificationError,
 )
 from modelyard.export.sources._lengths import random_shapes
+from modelyard.export.sources._named import name_arrays
 from modelyard.wire import as_wire_array, cast_unchanged, dtype_by_name
 
 _LOG = logging.getLogger("modelyard.export")
@@ -39,7 +40,6 @@ _LOG = logging.getLogger("modelyard.export")
 RANDOM = "random"
 _IMAGES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"})
 _RECORDS = frozenset({".record", ".records", ".tfrecord", ".tfrecords"})
-_LABELS = "labels"
 FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 _SEED = 0
 #: Pixels of an image along a free axis: networks that halve their input seven times take it.
@@ -61,7 +61,7 @@ def load_data(
 
     ==============  ==============================================================
     ``.npz``        arrays ``INPUT`` or ``SIGNATURE/INPUT``, ``[N, ...]``; and
-                    ``labels``, integers ``[N]``, where there are classes
+                    ``labels``, integers ``[N]``, where there are classes; no others
     ``.npy``        ``[N, ...]``, for signatures with one input
     folder          image files, in the order of their names; an input of numbers
                     gets them decoded and resized, floats divided by 255; a free
@@ -165,20 +165,7 @@ def _archive(path: Path, signatures: Mapping[str, Signature], limit: int) -> Ver
     # No pickle: an archive is data, not a program.
     with np.load(path, allow_pickle=False) as archive:
         arrays = {key: _read(archive[key][:limit]) for key in archive.files}
-    inputs: dict[str, Arrays] = {}
-    for name, signature in signatures.items():
-        for spec in signature.inputs:
-            for key in (f"{name}/{spec.name}", spec.name):
-                if key in arrays:
-                    inputs.setdefault(name, {})[spec.name] = arrays[key]
-                    break
-    if not inputs:
-        wanted = sorted({spec.name for signature in signatures.values() for spec in signature.inputs})
-        raise ConfigurationError(f"{path} holds the arrays {sorted(arrays)}; expected some of the inputs {wanted}.")
-    labels = arrays.get(_LABELS)
-    if labels is not None and labels.dtype.kind in "iu":
-        labels = labels.astype(np.int64)
-    return VerificationData(inputs=inputs, labels=labels, description=path.name)
+    return name_arrays(arrays, signatures, path.name)
 
 
 def _read(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

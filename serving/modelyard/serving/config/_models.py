@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from modelyard.artifact import AnyVersion, Location, RemotePath, check_model_name, list_models, list_versions, locate
+from modelyard.artifact import AnyVersion, Location, RemotePath, is_routable, list_models, list_versions, locate
 from modelyard.errors import ArtifactError, ConfigurationError, ModelNotFoundError
 from modelyard.serving.backends import Runtime, available_runtimes
 from modelyard.serving.config._prediction_log import PredictionLogConfig, prediction_log
@@ -119,17 +119,15 @@ def models_of_repository(repository: Location) -> tuple[ModelConfig, ...]:
 # Logged once, not at every poll of the repository.
 @lru_cache(maxsize=1000)
 def _is_routable(repository: Location, name: str) -> bool:
-    try:
-        check_model_name(name)
-    except ConfigurationError:
-        _LOG.warning(
-            "%s is not served: /v1/models/NAME cannot route the name %r; expected letters of ASCII, digits and ._~- "
-            "alone. Rename the folder.",
-            repository / name,
-            name,
-        )
-        return False
-    return True
+    if is_routable(name):
+        return True
+    _LOG.warning(
+        "%s is not served: /v1/models/NAME cannot route the name %r; expected letters of ASCII, digits and ._~- "
+        "alone. Rename the folder.",
+        repository / name,
+        name,
+    )
+    return False
 
 
 def not_models(repository: Location, models: Sequence[ModelConfig]) -> list[str]:
