@@ -231,6 +231,26 @@ def test_new_labels_only_may_point_to_versions_not_loaded_with_the_flag(models: 
         assert ask(server, "m", where="/labels/early") == 2.0
 
 
+def test_a_label_whose_version_goes_is_named(server: RunningServer, models: Path) -> None:
+    def text(policy: str) -> str:
+        return config_text(model_text("moved", models / "three", policy=policy, labels={"stable": 1}))
+
+    both = "specific { versions: 1 versions: 3 }"
+    assert reload_config(server, config_text(model_text("moved", models / "three", policy=both))) == ("OK", "")
+    assert reload_config(server, text(both)) == ("OK", "")
+    assert ask(server, "moved", where="/labels/stable") == 1.0
+    warning = "model moved: version_labels name versions that are not loaded: 'stable' (version 1)"
+    assert warning not in server.log_text()
+    assert reload_config(server, text("")) == ("OK", "")
+    server.wait_until(lambda: available(server, "moved") == {3}, 30, "unloading version 1")
+    assert ask(server, "moved", where="/labels/stable") == (
+        404,
+        "Servable not found for request: Specific(moved, 1) (label 'stable'); loaded versions: [3].",
+    )
+    server.wait_until(lambda: warning in server.log_text(), 30, "warned")
+    assert server.log_text().count(warning) == 1
+
+
 def test_labels_at_the_start_need_the_flag(models: Path, tmp_path: Path) -> None:
     config = tmp_path / "models.config"
     config.write_text(config_text(model_text("m", models / "three", labels={"A": 3})))

@@ -90,6 +90,19 @@ class VersionTable:
         """The labels that requests may name: the configuration's, and those that ``labels.json`` alone has."""
         return {**self._file_labels.assigned, **self._config.labels}
 
+    def dangling(self) -> str:
+        """What the log says of the configuration's labels whose versions are not loaded; empty where all are."""
+        loaded = {servable.version for servable in self.loaded()}
+        labels = ", ".join(
+            f"{label!r} (version {number})"
+            for label, number in sorted(self._config.labels.items())
+            if number not in loaded
+        )
+        return labels and (
+            f"model {self._config.name}: version_labels name versions that are not loaded: {labels}; requests by such "
+            "a label are refused. Move the label, or have model_version_policy load its version."
+        )
+
     def is_ready(self) -> bool:
         with self._lock:
             return any(version.available for version in self._versions.values())
@@ -108,6 +121,10 @@ class VersionTable:
     def is_available(self, number: int) -> bool:
         with self._lock:
             return number in self._versions and self._versions[number].available
+
+    def _available(self) -> tuple[int, ...]:
+        with self._lock:
+            return tuple(version.number for version in self._versions.values() if version.available)
 
     def statuses(self) -> tuple[VersionStatus, ...]:
         with self._lock:
@@ -156,6 +173,7 @@ class VersionTable:
                     newest = version
             if newest is not None:
                 return newest
+        by = ""
         if spec.label is not None:
             labels = self.labels
             wanted = labels.get(spec.label)
@@ -170,6 +188,7 @@ class VersionTable:
                 raise InvalidModelSpecError(
                     f"Unrecognized servable version label: {spec.label}; model {spec.name!r} has {known}."
                 )
+            by = f" (label {spec.label!r})"
             spec = replace(spec, version=wanted, label=None)
         available = {number: version for number, version in self._versions.items() if version.available}
         if wanted is None and available:
@@ -183,11 +202,11 @@ class VersionTable:
             raise self._still_loading()
         if available:
             raise ModelNotFoundError(
-                f"Servable not found for request: {spec.describe()}; loaded versions: {sorted(available)}."
+                f"Servable not found for request: {spec.describe()}{by}; loaded versions: {sorted(available)}."
             )
         reasons = [f"version {item.number}: {item.error.message}" for item in self._versions.values() if item.error]
         reason = "; ".join(reasons) or self._public(self._problem) or f"no version in {self._config.base_path.name}"
-        raise ModelNotFoundError(f"Servable not found for request: {spec.describe()}; nothing is loaded: {reason}")
+        raise ModelNotFoundError(f"Servable not found for request: {spec.describe()}{by}; nothing is loaded: {reason}")
 
     def _still_loading(self) -> UnavailableError:
         return UnavailableError(f"Model {self._config.name!r} is still loading; try again in a moment.")

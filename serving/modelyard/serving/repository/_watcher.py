@@ -238,6 +238,7 @@ class ModelWatcher(VersionTable):
                 self._moved(config.name)
                 # Versions that a label has left may not be needed any more.
                 self._reconcile_labelled(config, found)
+            self._complaints.say("dangling", self.dangling())
 
     def _reconcile_labelled(self, config: ModelConfig, found: Sequence[AnyVersion]) -> None:
         needed = self._file_labels.needed() | self._kept
@@ -273,10 +274,6 @@ class ModelWatcher(VersionTable):
                 complaint = f"the model config wins over {LABELS_NAME} for the labels {', '.join(clash)}"
             self._file_labels.want({label: number for label, number in labels.items() if label not in config.labels})
         self._complaints.say("labels", complaint and f"model {config.name}: {complaint}")
-
-    def _available(self) -> tuple[int, ...]:
-        with self._lock:
-            return tuple(version.number for version in self._versions.values() if version.available)
 
     def _not_requested(self) -> str:
         return f"it is loaded on request only: POST /v2/repository/models/{self._config.name}/load"
