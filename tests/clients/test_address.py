@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from modelyard.clients import ClientOptions, connect
@@ -42,13 +44,20 @@ def test_accepted(url: str, normal: str, protocol: str, secure: bool) -> None:
         ("grpc://host:0", "port 0"),
         ("grpc://host/path", "no path"),
         ("http://host:8501/v1/models/fashion:predict", "leave it out"),
+        ("http://localhost:8501/v1", "'/v1', is the client's to add, so leave it out"),
+        ("http+v2://localhost:8000/v2/", "'/v2', is the client's to add, so leave it out"),
+        ("unix:/tmp/g.sock", "Unix sockets, so name a TCP port"),
+        ("unix:///tmp/g.sock", "Unix sockets"),
+        (None, "a URL is text"),
+        (b"grpc://host", "a URL is text"),
+        ([b"grpc://host"], "a URL is text"),
         ("http://host?x=1", "queries"),
         ("http://host#x", "fragments"),
         ("http://user:secret@host", "user names"),
         ("http://[::1", "Invalid IPv6"),
     ],
 )
-def test_refused_with_the_accepted_forms(url: str, reason: str) -> None:
+def test_refused_with_the_accepted_forms(url: Any, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason) as caught:
         connect(url)
     assert "Expected grpc://host:8500, grpcs://host:443" in caught.value.message

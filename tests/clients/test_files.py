@@ -112,13 +112,59 @@ def test_failures_are_rows_and_a_second_run_sends_only_those(
     assert main([*arguments, "--output", str(output.with_suffix(".csv"))]) == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "bad"),
+    [
+        ("a.jsonl", b'{"x": 0}\n\n{"x": \n1\n\xff\n{"x": {"b": 1}}\n{"x": 2}\n', [(3, 1), (5, 3), (6, 4)]),
+        ("a.csv", b"x\n0\none\n1\n2,3\n2\n", [(3, 1), (5, 3)]),
+    ],
+)
+def test_a_line_that_cannot_be_read_stops_no_other(
+    affine_server: RunningServer,
+    tmp_path: Path,
+    name: str,
+    content: bytes,
+    bad: list[tuple[int, int]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    arguments = ["predict", "affine", str(path), "--server", f"grpc://{affine_server.grpc_address}"]
+    assert main(arguments) == 1
+    captured = capsys.readouterr()
+    rows = [json.loads(line) for line in captured.out.splitlines()]
+    assert [row["outputs"]["y"] for row in rows if "outputs" in row] == [2.0, 2.5, 3.0]
+    assert [row["index"] for row in rows if "error" in row] == [index for _, index in bad]
+    for line, _ in bad:
+        assert f"modelyard predict: {path}:{line}: {path}, line {line}: " in captured.err
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_numpys_own_dtypes_become_the_signatures(
+    affine_server: RunningServer, tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["predict", "affine", str(tmp_path / f"a{suffix}"), "--server", f"grpc://{affine_server.grpc_address}"]
+    for values, answers in (([0.0, 0.1], [2.0, pytest.approx(2.05)]), ([0, 3], [2.0, 3.5]), ([1.0, 1e300], [2.5])):
+        np.save(tmp_path / "a.npy", np.array(values))
+        np.savez(tmp_path / "a.npz", x=np.array(values))
+        assert main(arguments) == (len(answers) < 2)
+        captured = capsys.readouterr()
+        rows = [json.loads(line) for line in captured.out.splitlines()]
+        assert [row["outputs"]["y"] for row in rows if "outputs" in row] == answers
+    assert "a" + suffix + ":1: Input 'x' is float64, whose values float32 cannot hold" in captured.err
+
+
 def _signature(**dtypes: str) -> SignatureInfo:
     inputs = {name: TensorInfo(name=name, dtype=dtype, shape=(-1,)) for name, dtype in dtypes.items()}
     return SignatureInfo(name="s", method="", inputs=inputs, outputs={})
 
 
 def read(path: Path, **dtypes: str) -> list[Any]:
-    return [dict(row.inputs) for row in read_rows([path], _signature(**dtypes))]
+    rows = list(read_rows([path], _signature(**dtypes)))
+    for row in rows:
+        if row.error is not None:
+            raise row.error
+    return [dict(row.inputs) for row in rows]
 
 
 def test_csv_takes_the_signatures_dtypes(tmp_path: Path) -> None:

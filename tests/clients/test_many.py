@@ -120,6 +120,13 @@ def test_rows_that_cannot_be_told_apart(server: RunningServer) -> None:
             assert "cannot be told apart" in result.error.message
 
 
+@pytest.mark.parametrize("rows", [{"x": np.zeros(3)}, "x", 3])
+@pytest.mark.parametrize("make", [connect, connect_async])
+def test_one_mapping_is_no_list_of_rows(make: Any, rows: Any) -> None:
+    with pytest.raises(errors.InvalidInputError, match=r"Expected rows.*received one (dict|str|int)\. Put rows into"):
+        make("grpc://localhost").predict_many("m", rows)
+
+
 def test_stacking() -> None:
     assert stack([{"a": 1, "b": b"x"}, {"a": 2, "b": b"y"}]) == {"a": [1, 2], "b": [b"x", b"y"]}
     assert stack([{"a": np.zeros(3)}] * 2)["a"].shape == (2, 3)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from modelyard.clients import BalanceOptions, ClientOptions, RetryOptions, TlsOptions, connect
+from modelyard.clients import BalanceOptions, ClientOptions, RetryOptions, TlsOptions, connect, connect_async
 from modelyard.errors import ConfigurationError
 
 
@@ -36,6 +36,11 @@ def test_secrets_are_masked() -> None:
         (ClientOptions, {"metadata": {"X-Upper": "a"}}, "X-Upper"),
         (ClientOptions, {"metadata": {"x": "a\r\nb"}}, "'x'"),
         (ClientOptions, {"metadata": {"x": 3}}, "'x'"),
+        (ClientOptions, {"metadata": [("x", "a")]}, "metadata to be a Mapping; received one of type list"),
+        (ClientOptions, {"retry": 3}, "retry to be a RetryOptions; received one of type int"),
+        (ClientOptions, {"balance": {}}, "balance to be a BalanceOptions"),
+        (ClientOptions, {"tls": True}, "tls to be a TlsOptions"),
+        (RetryOptions, {"budget": "a"}, "budget='a'"),
         (RetryOptions, {"attempts": 0}, "attempts=0"),
         (RetryOptions, {"budget": -1}, "budget=-1"),
         (BalanceOptions, {"probe_interval_s": 0}, "probe_interval_s"),
@@ -45,6 +50,13 @@ def test_secrets_are_masked() -> None:
 def test_wrong_options_say_so(kind: type[Any], arguments: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigurationError, match=match):
         kind(**arguments)
+
+
+@pytest.mark.parametrize("options", [{"timeout_s": 5}, {}, 5])
+@pytest.mark.parametrize("make", [connect, connect_async])
+def test_options_are_no_mapping(make: Any, options: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"Expected ClientOptions.*ClientOptions\(timeout_s=5\)"):
+        make("grpc://localhost", options)
 
 
 @pytest.mark.parametrize("url", ["grpcs://localhost", "https://localhost"])

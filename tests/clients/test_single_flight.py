@@ -135,7 +135,7 @@ def test_each_waits_no_longer_than_its_own_deadline() -> None:
             (long,) = await _begun(client, model, 1)
             late = asyncio.create_task(client.predict("m", _ROWS, timeout_s=0.3))
             for task in (short, late):
-                with pytest.raises(errors.DeadlineExceededError, match=r"0\.[23] s"):
+                with pytest.raises(errors.DeadlineExceededError, match=r"0\.[23]"):
                     await task
             model.gate.set()
             assert (await long)["y"].tolist() == [2.0]

@@ -75,7 +75,7 @@ def test_a_trickling_server_meets_the_deadline(kind: str, transport: Any) -> Non
 def test_a_deadline_names_the_timeout_that_was_given(scheme: str, kind: str, transport: Any) -> None:
     options = ClientOptions(transport=transport)
     with peer(_silent) as port, connected(f"{scheme}://127.0.0.1:{port}", kind, options) as client:
-        with pytest.raises(errors.DeadlineExceededError, match=r"\. The timeout was 0\.3 s\.$") as caught:
+        with pytest.raises(errors.DeadlineExceededError, match=r"\. The call's timeout_s was 0\.3\.$") as caught:
             client.predict("m", {"x": 1.0}, timeout_s=0.3)
         assert str(caught.value) == caught.value.message
 

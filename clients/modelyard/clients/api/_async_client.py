@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from modelyard.clients.api._async_runner import AsyncRunner, AsyncTransport, run_many
-from modelyard.clients.api._calls import examples_call, predict_call
-from modelyard.clients.api._connect import address_of, make_protocol, uses_proxy
+from modelyard.clients.api._calls import check_many, examples_call, predict_call
+from modelyard.clients.api._connect import address_of, make_protocol, options_of, uses_proxy
 from modelyard.clients.api._many import ManyOptions, Row, RowResult
 from modelyard.clients.api._model import AsyncModel
 from modelyard.clients.protocols import Answer, Flow, make_target
@@ -50,13 +50,13 @@ def connect_async(url: str | Sequence[str], options: ClientOptions | None = None
         A client for one event loop, that of its first call, to be closed or used with ``async with``.
 
     Raises:
-        ConfigurationError: Another form of URL, or a TLS file that cannot be read.
+        ConfigurationError: Another form of URL or of options, or a TLS file that cannot be read.
 
     Example:
         >>> async with connect_async("grpc://localhost:8500") as client:
         ...     answer = await client.predict("fashion", {"image": np.zeros((2, 28, 28, 1), np.float32)})
     """
-    options = options or ClientOptions()
+    options = options_of(options)
     addresses, name = address_of(url)
 
     def make(address: Address) -> AsyncTransport:
@@ -246,10 +246,11 @@ class AsyncClient:
             beside a bad one are answered all the same.
 
         Raises:
+            InvalidInputError: One mapping, or something else that is no list of rows.
             InvalidModelSpecError: No model name, a bad version or label.
         """
         options = options or ManyOptions()
-        make_target(model, version, label)
+        check_many(rows, model, version, label)
         call = partial(
             self.predict,
             model,

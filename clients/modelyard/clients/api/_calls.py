@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 
 from modelyard.clients.protocols import ExamplesCall, PredictCall, make_target
 from modelyard.errors import ConfigurationError, InvalidInputError
@@ -28,6 +28,16 @@ def predict_call(
         signature=_signature(signature),
         outputs=(outputs,) if isinstance(outputs, str) else tuple(outputs or ()),
     )
+
+
+def check_many(rows: object, model: str, version: int | None, label: str | None) -> None:
+    """Checks the arguments of predict_many; raises InvalidInputError and InvalidModelSpecError."""
+    make_target(model, version, label)
+    if isinstance(rows, (str, bytes, Mapping)) or not isinstance(rows, (Iterable, AsyncIterable)):
+        raise InvalidInputError(
+            f"Expected rows, each a mapping from input name to value; received one {type(rows).__name__}. Put rows "
+            "into a list; predict takes one mapping of a whole batch."
+        )
 
 
 def examples_call(

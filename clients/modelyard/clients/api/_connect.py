@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from modelyard.clients.protocols import Protocol
 from modelyard.clients.transport import Address, ClientOptions, parse_addresses
+from modelyard.errors import ConfigurationError
 
 _GRPC_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
@@ -15,6 +16,17 @@ def address_of(url: str | Sequence[str]) -> tuple[tuple[Address, ...], str]:
     """Parses URLs."""
     addresses = parse_addresses(url)
     return addresses, ",".join(address.url for address in addresses)
+
+
+def options_of(options: ClientOptions | None) -> ClientOptions:
+    """The options of a client; raises ConfigurationError for anything else."""
+    if options is None:
+        return ClientOptions()
+    if not isinstance(options, ClientOptions):
+        raise ConfigurationError(
+            f"Expected ClientOptions; received {type(options).__name__}. Write, say, ClientOptions(timeout_s=5)."
+        )
+    return options
 
 
 def make_protocol(address: Address, options: ClientOptions) -> Protocol:

@@ -96,6 +96,9 @@ def batch_steps(batch: Batch) -> BatchSteps:
 def stack(rows: Sequence[Row]) -> dict[str, Any]:
     """The inputs of a batch from those of its rows."""
     for row in rows:
+        # A row of a file that cannot be read: its error takes its place among the rows.
+        if isinstance(row, ModelyardError):
+            raise row
         if not isinstance(row, Mapping):
             raise InvalidInputError(f"Expected a mapping from input name to value; received {type(row).__name__}.")
         if row.keys() != rows[0].keys():

@@ -74,7 +74,7 @@ def main(argv: list[str]) -> int:
             for index, row in enumerate(read_rows(args.files, signature)):
                 if index not in options.skip:
                     names[index] = row.name
-                yield row.inputs
+                yield row.inputs if row.error is None else row.error
 
         failed = 0
         with bar, open_sink(args.output, resume=args.resume) as sink:

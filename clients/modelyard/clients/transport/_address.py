@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
@@ -64,7 +64,9 @@ class Address:
 
 def parse_addresses(urls: str | Sequence[str]) -> tuple[Address, ...]:
     """Parses the URLs of one or several servers."""
-    parts = urls.split(",") if isinstance(urls, str) else list(urls)
+    parts = urls.split(",") if isinstance(urls, str) else list(urls) if isinstance(urls, Iterable) else [urls]
+    if not all(isinstance(part, str) for part in parts):
+        raise ConfigurationError(f"Cannot connect to {urls!r}: a URL is text. Expected {FORMS}.")
     addresses = tuple(dict.fromkeys(parse_address(part.strip()) for part in parts))
     if not addresses:
         raise ConfigurationError(f"Cannot connect to nothing. Expected {FORMS}.")
@@ -84,6 +86,8 @@ def parse_address(url: str) -> Address:
     except ValueError as exc:
         raise _refused(url, str(exc)) from exc
     scheme = parts.scheme
+    if "unix" in scheme:
+        raise _refused(url, "clients do not speak over Unix sockets, so name a TCP port of the server")
     if scheme not in _PORTS:
         raise _refused(url, f"the scheme is {scheme!r}" if "://" in url else "it has no scheme")
     if not host:
@@ -91,8 +95,8 @@ def parse_address(url: str) -> Address:
     if parts.query or parts.fragment or parts.username is not None:
         raise _refused(url, "user names, queries and fragments have no meaning here")
     prefix = parts.path.rstrip("/")
-    if "/v1/models" in prefix or "/v2/models" in prefix:
-        raise _refused(url, "the path of a model is the client's to add, so leave it out")
+    if prefix in ("/v1", "/v2") or "/v1/models" in prefix or "/v2/models" in prefix:
+        raise _refused(url, f"the path of the API, {prefix!r}, is the client's to add, so leave it out")
     base = scheme.removesuffix(_V2)
     if prefix and base in _GRPC:
         raise _refused(url, f"gRPC knows no path, so {prefix!r} has no meaning here")

@@ -206,7 +206,7 @@ class Engine(Generic[_T]):
         except DeadlineExceededError as exc:
             # Only here it is known: a transport sees what calls before this one have left of it.
             given = timeout_s if call.at_most_s is None else min(timeout_s, call.at_most_s)
-            exc.message = f"{exc.message.rstrip('.')}. The timeout was {given:g} s."
+            exc.message = f"{exc.message.rstrip('.')}. The call's timeout_s was {given:g}."
             exc.args = (exc.message,)
             raise
         finally:

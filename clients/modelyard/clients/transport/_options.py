@@ -44,7 +44,7 @@ class RetryOptions:
             raise ConfigurationError(f"Expected one attempt or more; received attempts={self.attempts!r}.")
         for name in ("first_pause_s", "longest_pause_s", "budget", "budget_ratio"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
+            if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
                 raise ConfigurationError(f"Expected a number of 0 or more; received {name}={value!r}.")
 
 
@@ -140,6 +140,12 @@ class ClientOptions:
 
     def __post_init__(self) -> None:
         check_seconds(self.timeout_s, "a timeout")
+        parts = {"retry": RetryOptions, "balance": BalanceOptions, "tls": TlsOptions, "metadata": Mapping}
+        for name, kind in parts.items():
+            # Not their values, which may be secrets.
+            if not isinstance(getattr(self, name), kind):
+                received = type(getattr(self, name)).__name__
+                raise ConfigurationError(f"Expected {name} to be a {kind.__name__}; received one of type {received}.")
         for name in ("hedge_after_s", "keepalive_s"):
             value = getattr(self, name)
             if value is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from modelyard.clients.values._results import SignatureInfo, TensorInfo
-from modelyard.errors import ConfigurationError, InvalidRequestError
-from modelyard.wire import dtype_by_name, read_records, tensorflow_pb2
+from modelyard.errors import ConfigurationError, InvalidInputError, InvalidRequestError, RequestError
+from modelyard.wire import cast_unchanged, dtype_by_name, read_records, tensorflow_pb2
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 _TFRECORD = (".tfrecord", ".tfrecords")
@@ -28,11 +28,13 @@ class SourceRow:
 
     Attributes:
         name: The file, and the row's number where a file has many.
-        inputs: By input name, without the dimension of the batch.
+        inputs: By input name, without the dimension of the batch; empty where the row cannot be read.
+        error: Why it cannot be read; None where it can.
     """
 
     name: str
     inputs: Mapping[str, object]
+    error: RequestError | None = None
 
 
 def is_image_file(path: Path) -> bool:
@@ -41,7 +43,7 @@ def is_image_file(path: Path) -> bool:
 
 
 def read_rows(paths: Sequence[Path], signature: SignatureInfo) -> Iterator[SourceRow]:
-    """Reads the rows of files, one file after the other.
+    """Reads the rows of files, one file after the other; a row that cannot be read has its error, and others follow.
 
     Args:
         paths: The files; their names' ends say what they are.
@@ -50,7 +52,7 @@ def read_rows(paths: Sequence[Path], signature: SignatureInfo) -> Iterator[Sourc
     Raises:
         ConfigurationError: A file of another kind, or one that cannot be read.
         IntegrityError: A TFRecord file is damaged or cannot be read.
-        InvalidRequestError: A file does not fit the signature.
+        InvalidRequestError: A file as a whole does not fit the signature.
     """
     for path in paths:
         try:
@@ -141,25 +143,57 @@ def _numpy(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
     if len(set(sizes.values())) != 1 or any(array.ndim == 0 for array in arrays.values()):
         raise InvalidRequestError(f"{path}: expected arrays with a row for each example; received {sizes} rows.")
     for index in range(next(iter(sizes.values()))):
-        yield SourceRow(name=f"{path}:{index}", inputs={name: array[index] for name, array in arrays.items()})
+        yield _row(f"{path}:{index}", _numpy_row, arrays, index, signature)
+
+
+def _row(name: str, read: Callable[..., Mapping[str, object]], *arguments: object) -> SourceRow:
+    try:
+        return SourceRow(name=name, inputs=read(*arguments))
+    except RequestError as exc:
+        return SourceRow(name=name, inputs={}, error=exc)
+
+
+def _numpy_row(arrays: Mapping[str, Any], index: int, signature: SignatureInfo) -> Mapping[str, object]:
+    """A row, in the signature's dtypes where no value changes: numpy makes float64 and int64 of what has no dtype."""
+    row = {name: array[index] for name, array in arrays.items()}
+    for name, value in row.items():
+        info = signature.inputs.get(name)
+        if info is None or value.dtype.kind in "SUO":
+            continue
+        row[name] = cast_unchanged(value, info.dtype)
+        if row[name] is None:
+            raise InvalidInputError(
+                f"Input {name!r} is {value.dtype.name}, whose values {info.dtype} cannot hold. Save it after .astype "
+                "where that is what you mean."
+            )
+    return row
 
 
 def _json_lines(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
     """A row a line: an object from input name to value, or the value of the one input; or a REST body with rows."""
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
+            name = f"{path}:{number}"
             try:
-                document = json.loads(line)
-            except (ValueError, RecursionError) as exc:
-                raise InvalidRequestError(f"{path}, line {number}: not JSON: {exc}.") from exc
-            found = list(_json_rows(document, signature, f"{path}, line {number}"))
+                found = _json_line(line, signature, path, number)
+            except InvalidRequestError as exc:
+                yield SourceRow(name=name, inputs={}, error=exc)
+                continue
             for index, row in enumerate(found):
-                yield SourceRow(
-                    name=f"{path}:{number}" if len(found) == 1 else f"{path}:{number}:{index}",
-                    inputs={name: _from_json(value, path, number) for name, value in row.items()},
-                )
+                yield SourceRow(name=name if len(found) == 1 else f"{name}:{index}", inputs=row)
+
+
+def _json_line(line: bytes, signature: SignatureInfo, path: Path, number: int) -> list[dict[str, object]]:
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidRequestError(f"{path}, line {number}: not JSON: {exc}.") from exc
+    return [
+        {name: _from_json(value, path, number) for name, value in row.items()}
+        for row in _json_rows(document, signature, f"{path}, line {number}")
+    ]
 
 
 def _json_rows(document: Any, signature: SignatureInfo, where: str) -> Iterator[dict[str, Any]]:
@@ -203,14 +237,16 @@ def _csv(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
     with path.open(encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines, restkey="")
         for row in reader:
-            if None in row.values() or "" in row:
-                raise InvalidRequestError(
-                    f"{path}, line {reader.line_num}: expected {len(reader.fieldnames or ())} values, as line 1 has."
-                )
-            inputs = {
-                name: _from_text(text, signature.inputs.get(name), path, reader.line_num) for name, text in row.items()
-            }
-            yield SourceRow(name=f"{path}:{reader.line_num}", inputs=inputs)
+            number = reader.line_num
+            yield _row(f"{path}:{number}", _csv_row, row, len(reader.fieldnames or ()), signature, path, number)
+
+
+def _csv_row(
+    row: Mapping[str, str], columns: int, signature: SignatureInfo, path: Path, number: int
+) -> Mapping[str, object]:
+    if None in row.values() or "" in row:
+        raise InvalidRequestError(f"{path}, line {number}: expected {columns} values, as line 1 has.")
+    return {name: _from_text(text, signature.inputs.get(name), path, number) for name, text in row.items()}
 
 
 def _from_text(text: str, info: TensorInfo | None, path: Path, number: int) -> object:
@@ -233,16 +269,20 @@ def _tfrecord(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
         if whole:
             yield SourceRow(name=name, inputs={next(iter(inputs)): data})
             continue
-        try:
-            features = tensorflow_pb2.Example.FromString(data).features.feature
-        except DecodeError as exc:
-            raise InvalidRequestError(f"{name} is no tf.Example.") from exc
-        missing = [key for key in inputs if key not in features]
-        if missing:
-            raise InvalidRequestError(
-                f"{name} lacks the features {', '.join(missing)}; it has {', '.join(sorted(features))}."
-            )
-        yield SourceRow(name=name, inputs={key: _feature(features[key], info, name) for key, info in inputs.items()})
+        yield _row(name, _example_row, data, inputs, name)
+
+
+def _example_row(data: bytes, inputs: Mapping[str, TensorInfo], name: str) -> Mapping[str, object]:
+    try:
+        features = tensorflow_pb2.Example.FromString(data).features.feature
+    except DecodeError as exc:
+        raise InvalidRequestError(f"{name} is no tf.Example.") from exc
+    missing = [key for key in inputs if key not in features]
+    if missing:
+        raise InvalidRequestError(
+            f"{name} lacks the features {', '.join(missing)}; it has {', '.join(sorted(features))}."
+        )
+    return {key: _feature(features[key], info, name) for key, info in inputs.items()}
 
 
 def _feature(feature: tensorflow_pb2.Feature, info: TensorInfo, name: str) -> object:

@@ -102,6 +102,8 @@ def rows_of_file(path: Path, signature: SignatureInfo) -> Rows:
     classes = bool(class_output(signature.outputs))
     try:
         for source in read_rows([path], signature):
+            if source.error is not None:
+                raise source.error
             values = dict(source.inputs)
             label = next(
                 (values.pop(name) for name in _LABELS if name in values and name not in signature.inputs), None
