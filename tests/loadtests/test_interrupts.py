@@ -97,7 +97,7 @@ def test_locust_ends_and_prints_its_table(
     start: Callable[..., Started], tmp_path: Path, send: Callable[[int, int], None], number: int
 ) -> None:
     junit = tmp_path / "junit.xml"
-    started = start("-u", "4", "-t", "60s", "--junit", str(junit))
+    started = start("-u", "20", "-t", "60s", "--junit", str(junit))
     send(started.process.pid, number)
     assert started.wait() == 130, started.text()
     text = started.text()

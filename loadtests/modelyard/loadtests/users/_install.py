@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import signal
 import sys
 
 import gevent
@@ -71,6 +72,10 @@ def _on_init(environment: Environment, **_: object) -> None:
     if isinstance(environment.runner, MasterRunner):
         # A worker reports as soon as it is connected; counts are in it once its requests are loaded.
         environment.events.worker_report.add_listener(lambda client_id, data: state.add(data.get(KEY, {})))
+    if not isinstance(environment.runner, WorkerRunner):
+        # Python raises it in whichever user is at work, who would leave a traceback; here Locust itself gets it.
+        hub = gevent.get_hub()
+        gevent.signal_handler(signal.SIGINT, hub.handle_system_error, KeyboardInterrupt, KeyboardInterrupt())
     # gevent's clock stood still while this process imported and loaded; --run-time would count that time, too.
     gevent.get_hub().loop.update_now()
 
