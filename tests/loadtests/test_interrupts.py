@@ -118,6 +118,15 @@ def test_locust_that_follows_a_plan_ends(start: Callable[..., Started], tmp_path
     assert "interrupted after" in started.text()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_locust_of_several_processes_ends(start: Callable[..., Started], number: int) -> None:
+    """``--data`` is a path, which the master sends to its workers with all its options."""
+    started = start("--processes", "2", "-u", "4", "-t", "60s")
+    started.process.send_signal(number)
+    assert started.wait() == 130, started.text()
+    assert "interrupted after" in started.text()
+
+
 @pytest.mark.parametrize(("send", "number"), SIGNALS)
 def test_a_run_reports_what_it_measured(
     start: Callable[..., Started], tmp_path: Path, send: Callable[[int, int], None], number: int
