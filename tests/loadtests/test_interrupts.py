@@ -97,7 +97,7 @@ def test_locust_ends_and_prints_its_table(
     start: Callable[..., Started], tmp_path: Path, send: Callable[[int, int], None], number: int
 ) -> None:
     junit = tmp_path / "junit.xml"
-    started = start("-u", "4", "-t", "60s", "--junit", str(junit))
+    started = start("-u", "20", "-t", "60s", "--junit", str(junit))
     send(started.process.pid, number)
     assert started.wait() == 130, started.text()
     text = started.text()
@@ -113,6 +113,15 @@ def test_locust_that_follows_a_plan_ends(start: Callable[..., Started], tmp_path
     plan = tmp_path / "plan.toml"
     plan.write_text('[load]\n[[load.shape]]\nkind = "constant"\nrate = 80\nseconds = 60\n')
     started = start("--plan", str(plan))
+    started.process.send_signal(number)
+    assert started.wait() == 130, started.text()
+    assert "interrupted after" in started.text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_locust_of_several_processes_ends(start: Callable[..., Started], number: int) -> None:
+    """``--data`` is a path, which the master sends to its workers with all its options."""
+    started = start("--processes", "2", "-u", "4", "-t", "60s")
     started.process.send_signal(number)
     assert started.wait() == 130, started.text()
     assert "interrupted after" in started.text()

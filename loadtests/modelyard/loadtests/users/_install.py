@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import signal
 import sys
+from pathlib import Path
 
 import gevent
 from locust.env import Environment
@@ -71,6 +73,15 @@ def _on_init(environment: Environment, **_: object) -> None:
     if isinstance(environment.runner, MasterRunner):
         # A worker reports as soon as it is connected; counts are in it once its requests are loaded.
         environment.events.worker_report.add_listener(lambda client_id, data: state.add(data.get(KEY, {})))
+        # Locust sends the master's options to its workers, and its messages hold no paths.
+        given = vars(environment.parsed_options)
+        given.update({name: str(value) for name, value in given.items() if isinstance(value, Path)})
+    # The last one is called first: before that of a master, which stops its runner.
+    environment.events.quitting.add_listener(_note_interruption)
+    if not isinstance(environment.runner, WorkerRunner):
+        # Python raises it in whichever user is at work, who would leave a traceback; here Locust itself gets it.
+        hub = gevent.get_hub()
+        gevent.signal_handler(signal.SIGINT, hub.handle_system_error, KeyboardInterrupt, KeyboardInterrupt())
     # gevent's clock stood still while this process imported and loaded; --run-time would count that time, too.
     gevent.get_hub().loop.update_now()
 
@@ -93,7 +104,7 @@ def _on_quitting(environment: Environment, **_: object) -> None:
         matches=0, seconds=max((total.last_request_timestamp or 0) - (total.start_time or 0), 0),
     )  # fmt: skip
     checks = check_limits(state.options.limits, measured, total=together)
-    if _interrupted(environment):
+    if state.interrupted:
         planned = state.options.shape.seconds if state.options.shape else environment.parsed_options.run_time
         checks.append(interruption(together.seconds, planned or math.inf))
     broken = [check for check in checks if not check.kept]
@@ -113,11 +124,11 @@ def _on_quitting(environment: Environment, **_: object) -> None:
     environment.process_exit_code = code
 
 
-def _interrupted(environment: Environment) -> bool:
+def _note_interruption(environment: Environment, **_: object) -> None:
     shape = environment.shape_class
     # Locust stops its runner itself after Ctrl-C under a plan.
     cut = isinstance(shape, PlanShape) and not shape.ended
-    return cut or environment.runner.state in (STATE_SPAWNING, STATE_RUNNING)
+    state_of(environment).interrupted = cut or environment.runner.state in (STATE_SPAWNING, STATE_RUNNING)
 
 
 def _state(options: LoadTestOptions) -> State:

@@ -27,6 +27,7 @@ class State:
     requests: Mapping[str, Sequence[Request]] = field(default_factory=dict)
     #: A recording to send instead.
     recorded: tuple[Request, ...] = ()
+    interrupted: bool = False
     _next: int = 0
     #: Rows in correct answers by kind of request, of those whose answer is known.
     counted: Counter[str] = field(default_factory=Counter)
