@@ -38,6 +38,11 @@ def _drawn() -> dict[str, tuple[str, bool]]:
     return found
 
 
+def test_messages_have_no_escapes_of_a_terminal() -> None:
+    error = errors.ConversionError("\x1b[1mDense.call().\x1b[0m\x1b[1;31m failed")
+    assert error.message == str(error) == "Dense.call(). failed"
+
+
 def test_drawing_shows_every_class_below_its_base() -> None:
     drawn = _drawn()
     assert {name: parent for name, (parent, _) in drawn.items()} == {

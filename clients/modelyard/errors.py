@@ -48,7 +48,10 @@ more). Transports map every class to their own status codes: see ``modelyard.wir
 from __future__ import annotations
 
 import copyreg
+import re
 from typing import Any
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class ModelyardError(Exception):
@@ -63,6 +66,8 @@ class ModelyardError(Exception):
     """
 
     def __init__(self, message: str) -> None:
+        # Keras writes parts of its messages in bold.
+        message = _ESCAPES.sub("", message)
         super().__init__(message)
         self.message = message
         self.request_id: str | None = None

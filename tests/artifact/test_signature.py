@@ -40,6 +40,7 @@ def test_a_wrong_signature_is_an_error(fields: dict[str, Any], message: str) -> 
 
 
 def test_right_ones_are_accepted() -> None:
+    assert TensorSpec(name="x", dtype="float32", shape=(None, 28)).shape == (-1, 28)  # type: ignore[arg-type]
     signature = Signature(
         inputs=(X,), outputs=(X,), compute="s", method=REGRESS_METHOD, decode=ImageDecode(input="x"), preprocess="p"
     )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,25 @@ import modelyard.export
 from modelyard.errors import ConfigurationError, MissingDependencyError
 from modelyard.export import Budget, ExportEvent, ExportOptions
 from modelyard.export.publish import ignore_progress
+
+
+def test_a_string_is_one_name() -> None:
+    options = ExportOptions(formats="onnx", precision="int8", stage_dir="s")  # type: ignore[arg-type]
+    assert (options.formats, options.precision, options.stage_dir) == (("onnx",), ("int8",), Path("s"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"options": {"formats": "onnx"}}, r"options is a dict; expected ExportOptions\(\.\.\.\)"),
+        ({"signatures": {"f": {"x": 1}}}, r"signatures\['f'\] is a dict; expected a SignatureFunction, an Enc"),
+        ({"data": (1, 2)}, "data is a tuple; expected arrays by input name, such as"),
+        ({"data": None}, "data is a NoneType; expected arrays by input name"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_before_the_work(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        modelyard.export.export(object(), "models/m", **{"data": "random", **arguments})
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def fashion(subset: FashionMnist) -> FashionTask:
 def test_the_table_has_every_epoch_of_all_runs(tmp_path: Path) -> None:
     path, options = tmp_path / "logs" / "epochs.csv", replace(OPTIONS, model_dir=tmp_path)
     Trainer(ToyTask(), replace(options, epochs=1), [CsvLog(path)]).run()
-    result = Trainer(ToyTask(), options, [CsvLog(path)]).run()
+    result = Trainer(ToyTask(), options, [CsvLog(str(path))]).run()
     rows = list(csv.DictReader(path.read_text().splitlines()))
     assert [row["epoch"] for row in rows] == ["1", "2"]
     assert [float(row["loss"]) for row in rows] == [epoch.train["loss"] for epoch in result.history]
@@ -63,7 +63,7 @@ def test_tables_and_times_that_cannot_be_written_are_errors(tmp_path: Path) -> N
 
 
 def test_throughput_leaves_tracing_out_and_knows_slow_steps(tmp_path: Path) -> None:
-    log = ThroughputLog(tmp_path / "throughput.json")
+    log = ThroughputLog(str(tmp_path / "throughput.json"))
     assert log.summary() is None
     events: list[Any] = []
     Trainer(ToyTask(), OPTIONS, [log, events.append]).run()

@@ -38,6 +38,8 @@ def test_it_trains_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "going on from step 10" in err
     steps = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert steps == sorted(steps)
+    assert main([str(tmp_path), "--max-steps", "3", "--set", "learning_rate=0.5"]) == 0
+    assert capsys.readouterr().out.startswith("Already at step 20; nothing to train.")
 
 
 def test_errors_are_one_line_and_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,7 @@ def test_lines_of_steps_that_come_again_are_removed(tmp_path: Path) -> None:
         log(replace(STEPS, step=step))
     with path.open("a") as file:
         file.write('{"kind": "steps", "st')
-    JsonlLog(path)(replace(EVENT, step=4))
+    JsonlLog(str(path))(replace(EVENT, step=4))
     assert [(record["kind"], record["step"]) for record in lines(path)] == [("steps", 0), ("steps", 4), ("start", 4)]
 
 

@@ -3,10 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import keras
 import pytest
 
 from modelyard.errors import ConfigurationError
-from modelyard.training import Goal, TrainerOptions
+from modelyard.training import EarlyStop, Goal, Trainer, TrainerOptions
+from tests.training.toy_task import ToyTask
 
 
 @pytest.mark.parametrize(
@@ -27,6 +29,24 @@ from modelyard.training import Goal, TrainerOptions
 def test_numbers_out_of_range_are_an_error(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         TrainerOptions(**options)
+
+
+def test_a_goal_may_be_its_text(tmp_path: Path) -> None:
+    options = TrainerOptions(model_dir=tmp_path, keep_best="-test_loss")  # type: ignore[arg-type]
+    assert options.keep_best == EarlyStop("-test_loss", patience=1).goal == Goal(metric="test_loss", mode="min")
+    with pytest.raises(ConfigurationError, match="The goal is True; expected a Goal, or a string such as"):
+        TrainerOptions(model_dir=tmp_path, keep_best=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("actions", [keras.callbacks.EarlyStopping(), [keras.callbacks.EarlyStopping()]])
+def test_what_is_no_action_is_refused_by_its_type(actions: Any) -> None:
+    with pytest.raises(ConfigurationError, match="actions has a EarlyStopping; expected functions of an event"):
+        Trainer(ToyTask(), actions=actions)
+
+
+def test_options_of_another_type_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"options is a dict; expected TrainerOptions\(...\), or its fields"):
+        Trainer(ToyTask(), {"epochs": 1})  # type: ignore[arg-type]
 
 
 def test_checkpoints_are_below_the_model_dir() -> None:

@@ -21,7 +21,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 def test_train_and_test_are_two_runs_of_the_same_scalars(tmp_path: Path) -> None:
     options = TrainerOptions(epochs=2, batch_size=8, steps_per_loop=4)
-    result = Trainer(ToyTask(), options, [TensorBoardLog(tmp_path)]).run()
+    result = Trainer(ToyTask(), options, [TensorBoardLog(str(tmp_path))]).run()
     train, test = scalars(tmp_path / "train"), scalars(tmp_path / "test")
     assert [step for step, _ in train["loss"]] == [4, 6, 10, 12]
     assert train["loss"][3][1] == pytest.approx(result.history[1].train["loss"])

@@ -40,7 +40,7 @@ class TensorSpec:
     Attributes:
         name: The alias that requests use.
         dtype: TensorFlow's name of the dtype, such as ``float32`` or ``string``.
-        shape: Sizes; ``-1`` where any size is accepted; None for unknown rank.
+        shape: Sizes; ``-1``, or None as TensorFlow says it, where any size is accepted; None for unknown rank.
     """
 
     name: str
@@ -54,6 +54,8 @@ class TensorSpec:
             raise ManifestError(
                 f"Tensor {self.name!r} has dtype {self.dtype!r}; expected one of {', '.join(dtype_names())}."
             )
+        if self.shape is not None:
+            object.__setattr__(self, "shape", tuple(-1 if size is None else size for size in self.shape))
         if self.shape is not None and any(size < -1 for size in self.shape):
             raise ManifestError(
                 f"Tensor {self.name!r} has shape {list(self.shape)}; expected sizes >= 0, or -1 for any size."

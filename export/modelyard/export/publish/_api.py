@@ -147,13 +147,13 @@ def export(
         >>> report.version.number
         1
     """
-    options = options or ExportOptions()
+    if options is not None and not isinstance(options, ExportOptions):
+        raise ConfigurationError(f"options is a {type(options).__name__}; expected ExportOptions(...).")
+    changes: dict[str, Any] = {"formats": formats, "precision": precision, "budget": budget}
     options = replace(
-        options,
-        formats=options.formats if formats is None else tuple(formats),
-        precision=options.precision if precision is None else tuple(precision),
-        budget=budget or options.budget,
+        options or ExportOptions(), **{name: value for name, value in changes.items() if value is not None}
     )
+    signatures = _checked(signatures)
     model_dir = locate(str(destination))
     check_destination(model_dir)
     path = Path(model) if isinstance(model, (str, Path)) else None
@@ -310,6 +310,22 @@ def _trace(loaded: LoadedModel) -> TracedModel:
             "export it in the same process."
         )
     return traced
+
+
+def _checked(
+    signatures: Mapping[str, AnyFunction] | Sequence[str] | None,
+) -> Mapping[str, AnyFunction] | Sequence[str] | None:
+    if isinstance(signatures, str):
+        return (signatures,)
+    for name, function in signatures.items() if isinstance(signatures, Mapping) else ():
+        if not isinstance(function, AnyFunction):
+            raise ConfigurationError(
+                f"signatures[{name!r}] is a {type(function).__name__}; expected a SignatureFunction, an "
+                "EncodedImageFunction or an ExampleFunction of modelyard.artifact, such as SignatureFunction(inputs="
+                "(TensorSpec(name='x', dtype='float32', shape=(-1, 4)),), function=lambda x: {'y': model(x)}). To say "
+                'the inputs of a Keras model alone: signatures=["x:float32[-1,4]"].'
+            )
+    return signatures
 
 
 def _check_data(name: str, data: object) -> None:

@@ -121,6 +121,14 @@ class ExportOptions:
     signing_key: Path | None = None
 
     def __post_init__(self) -> None:
+        for name in ("formats", "optional", "precision", "constant_outputs", "stochastic", "runtimes"):
+            value = getattr(self, name)
+            if value is not None:
+                # A string is one name, not its letters.
+                object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+        for name in ("stage_dir", "signing_key"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, Path(getattr(self, name)))
         _check_known("Export format", (*self.formats, *self.optional), FORMATS)
         _check_each_once("formats", self.formats, FORMATS)
         if not set(self.optional) <= set(self.formats):

@@ -110,11 +110,12 @@ class Comparison:
         source, exported = np.where(shown, source, 0.0), np.where(shown, exported, 0.0)
         error = np.abs(exported - source)
         worst = float(error.max(initial=0.0))
-        allowed = self.max_abs_error * max(1.0, spread)
+        allowed, limit = self.max_abs_error * max(1.0, spread), float("inf")
         if spread > 0:
             # What rounding alone does to values far from zero is no fault of a converter.
             rounding = _ROUNDING * float(np.abs(source).max()) * float(np.finfo(np.float32).eps)
-            allowed = min(allowed, max(self.max_spread_error * spread, rounding))
+            limit = max(self.max_spread_error * spread, rounding)
+            allowed = min(allowed, limit)
         lost = is_constant(exported) and not is_constant(source)
         if self.lossy:
             allowed = float("inf")
@@ -132,6 +133,9 @@ class Comparison:
             )
             if lost:
                 text += " It is the same for every example: the converter has lost the weights."
+            elif worst <= limit:
+                enough = 1.1 * worst / max(1.0, spread)
+                text += f" To allow it: --tolerance {enough:.2g} (in Python ExportOptions.max_abs_error)."
             return error, [(worst, text)]
         self.worst_abs = max(self.worst_abs, worst)
         self.worst_rel = max(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from modelyard.errors import ConfigurationError
-from modelyard.training.run import EvalResult, Evaluated, Event, Goal, RunStarted
+from modelyard.training.run import EvalResult, Evaluated, Event, Goal, RunStarted, goal_of
 
 
 class EarlyStop:
@@ -12,7 +12,8 @@ class EarlyStop:
     It is exact after a resume, and a run that it has ended stays ended.
 
     Args:
-        goal: What better means; the trainer makes sure that the evaluation has its number.
+        goal: What better means, or its text: ``test_accuracy``, or ``-test_loss`` where less is better; the trainer
+            makes sure that the evaluation has its number.
         patience: How many evaluations in a row may be no better.
         min_delta: By how much an evaluation must be better to count.
 
@@ -20,12 +21,12 @@ class EarlyStop:
         ConfigurationError: ``patience`` is below 1 or ``min_delta`` below 0.
     """
 
-    def __init__(self, goal: Goal, *, patience: int, min_delta: float = 0.0) -> None:
+    def __init__(self, goal: Goal | str, *, patience: int, min_delta: float = 0.0) -> None:
         if patience < 1 or min_delta < 0:
             raise ConfigurationError(
                 f"Received patience {patience} and min_delta {min_delta}; expected patience >= 1, min_delta >= 0."
             )
-        self.goal = goal
+        self.goal = goal_of(goal)
         self._patience = patience
         self._min_delta = min_delta
         self._best: float | None = None

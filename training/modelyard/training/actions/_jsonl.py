@@ -21,8 +21,8 @@ class JsonlLog:
         path: The file; its folder is made when absent.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path | str) -> None:
+        self._path = Path(path)
 
     def __call__(self, event: Event) -> None:
         """Writes one event.

@@ -29,12 +29,12 @@ class TensorBoardLog:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | str,
         *,
         histograms: Task | None = None,
         predictions: Callable[[], ImagePredictions] | None = None,
     ) -> None:
-        self._folder = folder
+        self._folder = Path(folder)
         self._histograms = histograms
         self._predictions = predictions
         self._writers: dict[str, tf.summary.SummaryWriter] = {}

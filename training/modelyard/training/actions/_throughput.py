@@ -41,8 +41,8 @@ class ThroughputLog:
         path: A JSON file for summary and history, written after each evaluation and at the end; None for none.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
+    def __init__(self, path: Path | str | None = None) -> None:
+        self._path = None if path is None else Path(path)
         #: The first of them pays for tracing.
         self._loops: list[StepsDone] = []
 

@@ -41,7 +41,7 @@ class WandbLog:
     def __init__(
         self,
         project: str,
-        folder: Path,
+        folder: Path | str,
         *,
         predictions: Callable[[], ImagePredictions | None] | None = None,
         mode: WandbMode = "online",
@@ -55,7 +55,7 @@ class WandbLog:
             raise MissingDependencyError(package="wandb", extra="wandb", purpose="WandbLog") from exc
         self._wandb: Any = wandb
         self._project = project
-        self._folder = folder
+        self._folder = Path(folder)
         self._predictions = predictions
         self._mode = mode
         self._config = config or {}

@@ -241,6 +241,10 @@ def _summary(result: TrainResult, model_dir: Path, drawn: list[Path]) -> str:
         f"Checkpoint: {result.checkpoint}",
         f"Logs: {model_dir / 'log.jsonl'} and {model_dir / 'tensorboard'}",
     ]
+    if result.resumed_from == result.step:
+        lines.insert(
+            0, f"Already at step {result.step:,}; nothing to train. More --max-steps or --epochs go on from it."
+        )
     if drawn:
         lines.append(f"Pictures: {', '.join(str(path) for path in drawn)}")
     return "\n".join(lines) + "\n"

@@ -98,7 +98,7 @@ class ImageFolder(_Images):
         augmentation: Augmentation | None = None,
         cache: ImageCache | None = None,
         class_names: Sequence[str] | None = None,
-        vocabulary: Path | None = None,
+        vocabulary: Path | str | None = None,
     ) -> None:
         if split not in (None, *SPLITS):
             raise ConfigurationError(f"split is {split!r}; expected None, 'train' or 'test'.")

@@ -76,10 +76,10 @@ class ImageSplits:
 
 
 def scan_images(
-    root: Path,
+    root: Path | str,
     *,
     test_share: float = 0.1,
-    vocabulary: Path | None = None,
+    vocabulary: Path | str | None = None,
     class_names: Sequence[str] | None = None,
     save: bool = True,
 ) -> ImageSplits:
@@ -106,6 +106,7 @@ def scan_images(
     """
     if not 0 <= test_share < 1:
         raise ConfigurationError(f"test_share is {test_share}; expected a share from 0, below 1.")
+    root = Path(root)
     if not root.is_dir():
         raise DatasetNotFoundError(f"There is no folder {root}; expected one of the form {root}/<label>/*.jpeg.")
     split_folders = [root / split for split in SPLITS]
@@ -125,7 +126,7 @@ def scan_images(
         raise DatasetNotFoundError(
             f"The folder {root} holds no images ({', '.join(sorted(SUFFIXES))}); expected {root}/<label>/*.jpeg."
         )
-    names = _vocabulary(labels, vocabulary or root / VOCABULARY_FILE, class_names, save=save)
+    names = _vocabulary(labels, Path(vocabulary or root / VOCABULARY_FILE), class_names, save=save)
     number = {name: index for index, name in enumerate(names)}
     parts = {
         split: ImageFiles(

@@ -35,7 +35,7 @@ class Mnist:
     source: str
 
 
-def load_mnist(*, path: Path | None = None, allow_download: bool = True) -> Mnist:
+def load_mnist(*, path: Path | str | None = None, allow_download: bool = True) -> Mnist:
     """Loads MNIST from the file ``mnist.npz``, which Keras downloads; ``source`` of the result says from where.
 
     Without ``path`` the places are, in order: the folder that the environment variable ``MODELYARD_DATA`` names, or its
@@ -48,7 +48,7 @@ def load_mnist(*, path: Path | None = None, allow_download: bool = True) -> Mnis
     """
     tried: list[str] = []
     if path is not None:
-        found = path if path.is_file() else None
+        found = Path(path) if Path(path).is_file() else None
         tried.append(f"{path}: no such file")
     else:
         found = _find(tried, allow_download=allow_download)

@@ -10,8 +10,12 @@ from modelyard.errors import ConfigurationError
 from modelyard.training.run._results import EvalResult
 
 
-def goal_of(text: str) -> Goal:
-    """What a flag means."""
+def goal_of(text: str | Goal) -> Goal:
+    """What a flag means, and the same text in Python: ``test_accuracy``, or ``-test_loss`` where less is better."""
+    if isinstance(text, Goal):
+        return text
+    if not isinstance(text, str):
+        raise ConfigurationError(f"The goal is {text!r}; expected a Goal, or a string such as 'test_accuracy'.")
     return Goal(metric=text.removeprefix("-"), mode="min" if text.startswith("-") else "max")
 
 

@@ -180,7 +180,7 @@ def record_run(
     )
 
 
-def read_record(path: Path) -> RunRecord | None:
+def read_record(path: Path | str) -> RunRecord | None:
     """What is written beside a run's checkpoints; None where nothing is.
 
     Args:
@@ -189,6 +189,7 @@ def read_record(path: Path) -> RunRecord | None:
     Raises:
         CheckpointError: The file cannot be read.
     """
+    path = Path(path)
     file = path / RUN_FILE
     if not file.is_file() and path.parent.name == "checkpoints":
         file = path.parent.parent / RUN_FILE

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from modelyard.errors import ConfigurationError
 from modelyard.training.loop import LOOP_MODES, LoopMode, LoopName
-from modelyard.training.run._goal import Goal
+from modelyard.training.run._goal import Goal, goal_of
 
 DEFAULT_EPOCHS = 10
 _COUNTS = (
@@ -122,7 +122,8 @@ class TrainerOptions(LoopOptions):
             Ctrl-C wait for its end. The numbers are the same for any value.
         checkpoint_every_steps: Steps between checkpoints, beside the one after each evaluation; None for no others.
         checkpoint_every_seconds: Seconds between checkpoints, made at the end of a device loop; None for no others.
-        keep_best: Keeps the checkpoint of the best evaluation as well.
+        keep_best: Keeps the checkpoint of the best evaluation as well. A string is a goal too: ``test_accuracy``, or
+            ``-test_loss`` where less is better.
         warm_start: A checkpoint, or the ``model_dir`` of a run, whose models a run that starts from nothing begins
             with; its optimizers, step and epochs are not taken over.
         loop: ``loop``: ``steps_per_loop`` steps in one compiled function. ``epoch``: the same for a whole epoch, on
@@ -154,6 +155,8 @@ class TrainerOptions(LoopOptions):
         super().__post_init__()
         if self.warm_start is not None:
             object.__setattr__(self, "warm_start", Path(self.warm_start))
+        if self.keep_best is not None:
+            object.__setattr__(self, "keep_best", goal_of(self.keep_best))
         if self.epochs is not None and self.max_steps is not None:
             raise ConfigurationError(
                 f"epochs is {self.epochs} and max_steps is {self.max_steps}; expected one of the two, "
@@ -190,6 +193,8 @@ _Options = TypeVar("_Options", bound=LoopOptions)
 
 def change_options(options: _Options, changes: Mapping[str, Any]) -> _Options:
     """The same options, but for some."""
+    if not isinstance(options, LoopOptions):
+        raise ConfigurationError(f"options is a {type(options).__name__}; expected TrainerOptions(...), or its fields.")
     known = [field.name for field in fields(options)]
     for name in changes:
         if name not in known:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from modelyard.errors import ConfigurationError
 from modelyard.training.checkpoint import Checkpoints, find_checkpoint, list_weights, read_state, restore_models
 from modelyard.training.loop import Loop, WeightAverage
-from modelyard.training.run._goal import Goal
+from modelyard.training.run._goal import Goal, goal_of
 from modelyard.training.run._identity import need_record, read_record
 from modelyard.training.run._interrupt import InterruptGuard
 from modelyard.training.run._notebook import NotebookProgress, in_notebook
@@ -38,7 +39,7 @@ class Trainer:
         changes: Fields of :class:`TrainerOptions` to set on top of ``options``.
 
     Raises:
-        ConfigurationError: A field is unknown, or a value out of its range.
+        ConfigurationError: A field is unknown, a value out of its range, or an action cannot be called.
 
     Example:
         >>> run = Trainer(FashionTask(), max_steps=3_000, eval_every_steps=500, model_dir="runs/fashion").run()
@@ -58,7 +59,13 @@ class Trainer:
             actions = (NotebookProgress(),) if in_notebook() else ()
         self._task = task
         self._options = change_options(TrainerOptions(**task.recipe) if options is None else options, changes)
-        self._actions = tuple(actions)
+        self._actions = tuple(actions) if isinstance(actions, Iterable) else (actions,)
+        for action in self._actions:
+            if not callable(action):
+                raise ConfigurationError(
+                    f"actions has a {type(action).__name__}; expected functions of an event, such as print, or actions "
+                    "of modelyard.training, such as EarlyStop. Callbacks of Keras are for its own fit()."
+                )
         self._strategy = strategy
 
     @classmethod
@@ -139,7 +146,7 @@ class Trainer:
         yield run
 
 
-def restore(model_dir: Path | str, task: Task | None = None, *, goal: Goal | None = None) -> TrainResult:
+def restore(model_dir: Path | str, task: Task | None = None, *, goal: Goal | str | None = None) -> TrainResult:
     """Builds the task of a run and restores the weights of a checkpoint, to export or evaluate it.
 
     Where the run averaged its weights, the task gets the averages.
@@ -157,7 +164,7 @@ def restore(model_dir: Path | str, task: Task | None = None, *, goal: Goal | Non
             which task it is of.
         ConfigurationError: The task cannot be made again from what the run says.
     """
-    path = find_checkpoint(Path(model_dir), goal=goal)
+    path = find_checkpoint(Path(model_dir), goal=None if goal is None else goal_of(goal))
     record = read_record(path)
     if task is None:
         task = need_record(path).make_task()

@@ -29,11 +29,11 @@ class PictureLog:
         ConfigurationError: ``every_steps`` is below 1.
     """
 
-    def __init__(self, task: Task, folder: Path, *, every_steps: int = 500) -> None:
+    def __init__(self, task: Task, folder: Path | str, *, every_steps: int = 500) -> None:
         if every_steps < 1:
             raise ConfigurationError(f"every_steps is {every_steps}; expected at least 1.")
         self._task = task
-        self._folder = folder
+        self._folder = Path(folder)
         self._every = every_steps
         self._writer: Any = None
         self._last = -1

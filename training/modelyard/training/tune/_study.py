@@ -64,6 +64,7 @@ class TuneOptions:
     assignments: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "study_dir", Path(self.study_dir))
         for name in ("trials", "jobs", "epochs", "startup_trials"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}; expected a number >= 1.")
