@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 
-from modelyard.artifact import generate_key, list_versions
+from modelyard.artifact import CLASSIFY_METHOD, generate_key, list_versions, read_manifest
 from modelyard.artifact._cli import make_parser as repo_parser
 from modelyard.export.cli import make_parser as export_parser
 from modelyard.serving import parse_flags
@@ -35,6 +35,8 @@ def test_the_python_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for block in blocks(PAGE, "python"):
         exec(compile(block, PAGE, "exec"), names)
     assert len(list_versions(tmp_path / "models" / "fashion")) == 2
+    looks = read_manifest(tmp_path / "models" / "looks" / "1").signatures
+    assert looks["classify"].method == CLASSIFY_METHOD and looks["image_bytes"].decode is not None
     assert len(list_versions(tmp_path / "models" / "sentiment")) == 1
     assert len(list_versions(tmp_path / "models" / "line")) >= 1
 

@@ -92,7 +92,10 @@ def test_expected_answers(line: Path, tmp_path: Path) -> None:
     for expected, message in (
         ({"variable": SUM[:5]}, r"'variable' of signature 'serving_default' are float32 \[5\]; .* float32 \[64, 1\]"),
         ({"variable": NAMES}, r"are object \[64\]"),
-        ({"serving_default": {"sum": SUM}}, r"expected answers of 'sum'; the outputs are \['variable'\]"),
+        (
+            {"serving_default": {"sum": SUM}},
+            r"has \['serving_default/sum'\]; expected arrays by name, some of 'variable'",
+        ),
     ):
         with pytest.raises(ConfigurationError, match=message):
             export(line, tmp_path / "m", data=X, expected=expected, options=OPTIONS)

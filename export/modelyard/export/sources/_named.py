@@ -39,7 +39,7 @@ def name_arrays(
     unknown = sorted(arrays.keys() - known - labels.keys())
     if unknown or not inputs:
         raise ConfigurationError(
-            f"The data {description or 'given'} has {unknown or sorted(arrays)}; expected arrays by input name, some "
+            f"The data {description or 'given'} has {unknown or sorted(arrays)}; expected arrays by name, some "
             f"of {list_inputs(signatures)}, and {_LABELS!r} for class ids. Rename the arrays, or leave them out."
         )
     # Labels are sorted along where examples have several sizes.
