@@ -31,11 +31,7 @@ _RETRY_S = 1.0
 class ModelWatcher(VersionTable):
     """Keeps one model loaded, on a thread of its own: no other model waits for it.
 
-    Args:
-        config: The model.
-        load: Loads one version.
-        options: How the base path is watched.
-        moved: Called with the model's name as soon as requests may get another version, before an old one is unloaded.
+    As soon as requests may get another version, and before an old one is unloaded, ``moved`` is called with its name.
     """
 
     def __init__(
