@@ -245,6 +245,8 @@ class Protocol(ABC):
         finally:
             del self._questions[key]
             mine.close()
+            # An error has this frame in its traceback: it would wait for the garbage collector.
+            del mine, question
 
     def known_signatures(self, target: Target, name: str) -> Mapping[str, SignatureInfo]:
         """All signatures of a model, once :meth:`known_signature` has found one."""

@@ -103,7 +103,8 @@ def test_a_load_that_fails_is_an_error_and_shows_in_the_index(room: Room) -> Non
     (room.base_path / "2").mkdir()
     with pytest.raises(LoadError, match=r"'affine' cannot be loaded: version 2: .* holds no model"):
         asyncio.run(room.service.load("affine", []))
-    assert not room.service.ready()
+    # It has never answered, and takes nothing from others.
+    assert (room.service.ready(), room.service.model_ready("affine", "")) == (True, False)
     (entry,) = room.service.index().models
     assert (entry.version, entry.state, "holds no model" in entry.reason) == ("2", "UNAVAILABLE", True)
 
