@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,8 @@ class Rollout:
         self._metrics = metrics
         self._options = options
         self._shadow = Shadow(manager)
+        #: Held while rules change, so that what :meth:`rows` tells is in force in the core, too.
+        self._changing = threading.Lock()
         self._core: modelyard_core.Server | None = None
         #: By model; replaced, never changed, so that requests need no lock.
         self._states: Mapping[str, RuleState] = {}
@@ -131,6 +134,10 @@ class Rollout:
 
     def rows(self) -> tuple[TrafficRow, ...]:
         """What the rules do at present: a row for each target of each model."""
+        with self._changing:
+            return self._rows()
+
+    def _rows(self) -> tuple[TrafficRow, ...]:
         self._fetch()
         waiting = [RuleState(rule=rule) for name, rule in self._wanted.items() if not self._in_force(name)]
         states = [(state, False) for state in self._states.values()] + [(state, True) for state in waiting]
@@ -159,6 +166,10 @@ class Rollout:
 
     def step(self) -> None:
         """Looks once at the file, the labels and the limits."""
+        with self._changing:
+            self._step()
+
+    def _step(self) -> None:
         with self._complaints.about("traffic rules stay as they were"):
             self._want(read_traffic_file(self._options.path))
         self._fetch()
