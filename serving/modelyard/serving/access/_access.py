@@ -90,13 +90,13 @@ class Access:
         raise self._refusal(principal, scope, model, credentials)
 
     def admit(self, credentials: Credentials, scope: Scope, model: str = "") -> Ticket:
-        return self.enter(self.identify(credentials, scope), scope, model, credentials)
+        """Does all of it at once, and counts nothing that is refused."""
+        return self._enter(self.identify(credentials, scope), scope, model, credentials)
 
     def permit(self, credentials: Credentials, model: str, rows: int) -> Ticket | None:
         """Admits a prediction of the native core, on any thread; None where the general path is to refuse it."""
         try:
-            # The general path counts what is refused.
-            ticket = self._enter(self.identify(credentials, "predict"), "predict", model, credentials)
+            ticket = self.admit(credentials, "predict", model)
         except ModelyardError:
             return None
         ticket.charge(rows)
