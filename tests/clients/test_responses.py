@@ -163,7 +163,7 @@ def test_metadata_from_json() -> None:
     assert pseudo.outputs["__saved_model_init_op"].dtype == "invalid"
     # It cannot be called: a model does not offer it.
     model = Model(prediction_from_json, metadata, version=None, label=None)
-    assert set(model.signatures) == set(metadata.signatures) - {"__saved_model_init_op"}
+    assert set(model.signatures) == set(metadata.callable_signatures) == {"serving_default"}
     assert "init_op" not in repr(model)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import ssl
 import subprocess
 import urllib.error
@@ -126,12 +127,30 @@ def test_both_ports_speak_tls(folder: Path, authority: Pair, server_pair: Pair) 
         wait_ready(server, authority)
         assert rest_status(server, authority) == 200
         # Plain text gets nowhere.
-        with grpc.insecure_channel(server.grpc_address) as channel, pytest.raises(grpc.RpcError) as caught:
+        with grpc.insecure_channel(server.grpc_address) as channel, pytest.raises(grpc.RpcError):
             channel.unary_unary(MODEL_SERVICE["GetModelStatus"].path, bytes, bytes)(b"", timeout=10)
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        # What comes back, if anything, is an alert of TLS.
         with pytest.raises((OSError, http.client.BadStatusLine)):
             urllib.request.urlopen(f"{server.rest_url}/v1/models/affine", timeout=10).close()
+
+
+@pytest.mark.skipif(TRANSPORT == "python", reason="uvicorn and gRPC's own server say nothing")
+def test_who_comes_without_tls_is_told_so(folder: Path, authority: Pair, server_pair: Pair) -> None:
+    said = "This port speaks TLS, and the request came without it; use https://, or grpcs:// for gRPC."
+    flags = [config_flag(folder, server_pair)]
+    with serve(folder / "affine", model="affine", log_dir=folder, flags=flags, wait=False) as server:
+        wait_ready(server, authority)
+        for port in (server.grpc_port, server.rest_port):
+            # Answered without a body being read, however large it is.
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            connection.request("POST", "/v1/models/affine:predict", b" " * (1 << 20))
+            response = connection.getresponse()
+            assert (response.status, json.load(response)) == (400, {"error": said})
+            assert response.getheader("connection") == "close"
+            connection.close()
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel, pytest.raises(grpc.RpcError) as caught:
+                channel.unary_unary(MODEL_SERVICE["GetModelStatus"].path, bytes, bytes)(b"", timeout=10)
+            assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, said)
+        assert rest_status(server, authority) == 200
 
 
 def test_rest_on_the_grpc_port(folder: Path, authority: Pair, server_pair: Pair) -> None:

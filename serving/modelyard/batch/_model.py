@@ -100,7 +100,7 @@ class BatchModel:
     def _connect(self, server: str) -> tuple[Mapping[str, _Spec], Callable[[Arrays], Outputs]]:
         client = connect(server, self.client)
         weakref.finalize(self, client.close)
-        signatures = client.metadata(self.model, version=self.version).signatures
+        signatures = client.metadata(self.model, version=self.version).callable_signatures
         if self.signature not in signatures:
             raise SignatureNotFoundError(
                 f"Model {self.model!r} has no signature {self.signature!r}; it has {', '.join(sorted(signatures))}."

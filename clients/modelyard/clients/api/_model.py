@@ -151,9 +151,7 @@ class BaseModel(Generic[_T]):
         self.metadata = metadata
         bound = {
             name: BoundSignature(predict, metadata.model, info, version=version, label=label)
-            for name, info in metadata.signatures.items()
-            # A SavedModel's metadata lists the operation that initializes its tables, which is no signature.
-            if name != "__saved_model_init_op"
+            for name, info in metadata.callable_signatures.items()
         }
         self.signatures: Signatures[_T] = Signatures(bound, metadata.model)
 

@@ -50,7 +50,8 @@ def main(argv: list[str]) -> int:
     # Not an argument: everybody on the machine can read those.
     token = os.environ.get(_TOKEN) or None
     with connect(args.server, ClientOptions(timeout_s=args.timeout, token=token)) as client:
-        signatures = client.metadata(args.model, version=args.version, label=args.version_label).signatures
+        metadata = client.metadata(args.model, version=args.version, label=args.version_label)
+        signatures = metadata.callable_signatures
         if name not in signatures:
             raise SignatureNotFoundError(
                 f"Model {args.model!r} has no signature {name!r}; it has "

@@ -93,12 +93,17 @@ class ModelMetadata:
     Attributes:
         model: Name of the model.
         version: The version described; None where the server does not say it.
-        signatures: By name.
+        signatures: By name, all that the server lists.
     """
 
     model: str
     version: int | None
     signatures: Mapping[str, SignatureInfo]
+
+    @property
+    def callable_signatures(self) -> dict[str, SignatureInfo]:
+        """Without the operation that initializes a SavedModel's tables: metadata lists it, and nobody can call it."""
+        return {name: each for name, each in self.signatures.items() if name != "__saved_model_init_op"}
 
 
 class VersionState(StrEnum):

@@ -135,7 +135,7 @@ def ask(options: LoadTestOptions) -> ModelMetadata:
 
 def signatures_for(options: LoadTestOptions, metadata: ModelMetadata) -> tuple[SignatureInfo, ...]:
     """The signatures that requests are made for: those of the kinds, else the default one or the only one."""
-    known = metadata.signatures
+    known = metadata.callable_signatures
     names = {payload for _, _, payload in (kind.partition(" ") for kind in options.kinds) if payload}
     if not names:
         names = {next(iter(known)) if len(known) == 1 else DEFAULT_SIGNATURE}

@@ -18,7 +18,7 @@ use crate::host::{self, Answer, Problem, RestRequest};
 use crate::predict;
 use crate::transport::grpc;
 use crate::transport::limits::{Charge, Pace, RETRY, Refused};
-use crate::transport::status::{self, UNIMPLEMENTED, status_reply};
+use crate::transport::status::{self, INVALID_ARGUMENT, UNIMPLEMENTED, status_reply};
 use crate::transport::{Context, Reply};
 
 /// Room for a body is taken as it comes, beyond so many bytes.
@@ -104,9 +104,14 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, context: &
     finish(core, response, version, problem.is_some())
 }
 
-/// The last answer on its connection says so.
-fn finish(core: &Core, mut response: Response<Reply>, version: Version, last: bool) -> Response<Reply> {
-    if version < Version::HTTP_2 && (last || core.closing()) {
+/// An answer that ends its connection says so.
+fn finish(core: &Core, response: Response<Reply>, version: Version, ends: bool) -> Response<Reply> {
+    if ends || core.closing() { last(response, version) } else { response }
+}
+
+/// Tells a client of HTTP/1.1 that this is the connection's last answer.
+fn last(mut response: Response<Reply>, version: Version) -> Response<Reply> {
+    if version < Version::HTTP_2 {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
@@ -201,10 +206,17 @@ pub fn refuse_for_now(version: Version, headers: &HeaderMap, text: &str) -> Resp
     if grpc::is_grpc(headers) {
         return status::refuse_for_now(text);
     }
-    let mut response = busy(text);
-    if version < Version::HTTP_2 {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
+    last(busy(text), version)
+}
+
+/// Refuses a request of either API, which no other server would answer, and ends its connection.
+pub fn refuse(request: Request<Incoming>, text: &str) -> Response<Reply> {
+    let response = if grpc::is_grpc(request.headers()) {
+        status_reply(INVALID_ARGUMENT, text, HeaderMap::new())
+    } else {
+        last(error(StatusCode::BAD_REQUEST, text), request.version())
+    };
+    drop(tokio::spawn(drain(request.into_body())));
     response
 }
 

@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::core::{Core, Phase};
 use crate::record::Seen;
 use crate::transport::activity::{Activity, Overdue, Watched};
-use crate::transport::http::refuse_for_now;
+use crate::transport::http::{refuse, refuse_for_now};
 use crate::transport::{Answering, ConnectionLimits, Context, Peer, Refused, Reply, serve_grpc, serve_http};
 
 const BACKLOG: i32 = 2048;
@@ -114,11 +114,17 @@ impl Listener {
                         turn_away(stream).await;
                     }
                     Some(start) => {
-                        let http2 = &start == HTTP2;
-                        serve(stream, Connection { peer, api, http2, full, core }).await;
+                        let (http2, refusing) = (&start == HTTP2, full.then_some(Refusing::Full));
+                        serve(stream, Connection { peer, api, http2, refusing, core }).await;
                     }
                 },
                 Some(acceptor) => {
+                    let Some(start) = start(&stream, &core).await else { return };
+                    let http2 = &start == HTTP2;
+                    if http2 || METHODS.contains(&&start) {
+                        let refusing = Some(Refusing::Plain);
+                        return serve(stream, Connection { peer, api, http2, refusing, core }).await;
+                    }
                     let handshake = tokio::time::timeout(limits.header_timeout, acceptor.accept(stream));
                     // A client that cannot agree on TLS was told so in an alert.
                     if let Ok(Ok(stream)) = handshake.await {
@@ -126,7 +132,8 @@ impl Listener {
                         let http2 = session.alpn_protocol() == Some(b"h2");
                         let shown = session.peer_certificates().and_then(<[_]>::first);
                         peer.certificate = shown.map(|certificate| Bytes::copy_from_slice(certificate));
-                        serve(stream, Connection { peer, api, http2, full, core }).await;
+                        let refusing = full.then_some(Refusing::Full);
+                        serve(stream, Connection { peer, api, http2, refusing, core }).await;
                     }
                 }
             }
@@ -187,20 +194,28 @@ async fn turn_away(mut stream: TcpStream) {
     drop(tokio::time::timeout(REFUSING, tokio::io::copy(&mut stream, &mut tokio::io::sink())).await);
 }
 
+/// Why all requests of a connection are refused.
+#[derive(Clone, Copy)]
+enum Refusing {
+    /// There are too many connections.
+    Full,
+    /// The port speaks TLS, and the client does not.
+    Plain,
+}
+
 /// What is known of a connection.
 struct Connection {
     peer: Peer,
     api: Api,
     http2: bool,
-    /// There are too many: its requests are refused.
-    full: bool,
+    refusing: Option<Refusing>,
     core: Arc<Core>,
 }
 
 async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, connection: Connection) {
-    let Connection { peer, api, http2, full, core } = connection;
+    let Connection { peer, api, http2, refusing, core } = connection;
     let mut limits = core.options.connections;
-    if full {
+    if refusing.is_some() {
         limits.idle_timeout = limits.idle_timeout.min(REFUSING);
         limits.max_age = None;
     }
@@ -215,11 +230,12 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, con
             let mut context = Context { peer, arrived, id, seen };
             let mut charge = core.budget.charge();
             let fits = charge.reach(kept(request.headers()).saturating_sub(USUAL_HEAD));
-            let response = match api {
-                _ if full => too_many(&core, &request),
+            let response = match (refusing, api) {
+                (Some(Refusing::Full), _) => too_many(&core, &request),
+                (Some(Refusing::Plain), _) => wants_tls(request),
                 _ if !fits => no_room(&core, &request),
-                Api::Rest => serve_http(&core, request, &mut context).await,
-                Api::Grpc => serve_grpc(&core, request, &mut context).await,
+                (None, Api::Rest) => serve_http(&core, request, &mut context).await,
+                (None, Api::Grpc) => serve_grpc(&core, request, &mut context).await,
             };
             Ok::<_, Infallible>(Answering::response(response, context.id, (answered, charge), context.seen))
         }
@@ -306,6 +322,11 @@ fn too_many(core: &Core, request: &http::Request<hyper::body::Incoming>) -> http
         core.options.connections.max_connections
     );
     refuse_for_now(request.version(), request.headers(), &text)
+}
+
+/// Refuses a request that came without TLS, where nothing is answered without.
+fn wants_tls(request: http::Request<hyper::body::Incoming>) -> http::Response<Reply> {
+    refuse(request, "This port speaks TLS, and the request came without it; use https://, or grpcs:// for gRPC.")
 }
 
 /// Refuses a request for whose head there is no room.

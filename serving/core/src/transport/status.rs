@@ -12,6 +12,7 @@ use crate::forms::{put_bytes, put_varint};
 use crate::transport::Reply;
 use crate::transport::limits::RETRY;
 
+pub const INVALID_ARGUMENT: u16 = 3;
 pub const DEADLINE_EXCEEDED: u16 = 4;
 pub const RESOURCE_EXHAUSTED: u16 = 8;
 pub const UNIMPLEMENTED: u16 = 12;
