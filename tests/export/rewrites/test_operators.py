@@ -106,6 +106,9 @@ CASES: dict[str, Callable[..., Any]] = {
     "division_by_zero": lambda x: tf.math.xdivy(tf.nn.relu(x), tf.nn.relu(x)),
     "double": lambda d: tf.exp(d) @ tf.ones([3, 2], tf.float64),
     "dot_product": lambda m: tf.einsum("bij,bij->b", m, m + 1.0),
+    "dot_and_outer_product": lambda m: [
+        tf.einsum("bij,bij->b", m, m), tf.einsum("bij,bik->bijk", tf.tensordot(m, m[0], 1), m),
+    ],
     "drawn": lambda x: [
         x @ tf.random.stateless_normal([6, 2], [1, 2]),
         tf.gather(x, tf.random.experimental.stateless_shuffle([0, 1, 2], [3, 4]), axis=1),

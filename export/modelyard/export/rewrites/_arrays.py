@@ -279,7 +279,7 @@ def _squeeze(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _reshape(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    """To the sizes that are known: TFLite's converter forgets them after tf.repeat."""
+    """To the sizes that are known: TFLite's converter forgets them after tf.repeat, and cannot know some."""
     x, shape = inputs
     if constant(shape) is not None:
         return None
@@ -290,6 +290,9 @@ def _reshape(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     if sizes.count(None) == 2 and x.shape.rank and x.shape.as_list().count(None) == 1 and _keeps_batch(x, shape):
         # [batch, -1, 6], as detectors write: the batch is the same, so that the other one follows.
         sizes[1 + sizes[1:].index(None)] = math.prod(x.shape[1:]) // math.prod(n for n in sizes if n is not None)
+    elif x.op.type != "Tile" and sizes.count(None) > 1:
+        # The converter follows sizes that are gathered, as Dense does it for sequences, and not those taken one by one.
+        return None
     return tf.reshape(x, [shape[i] if n is None else n for i, n in enumerate(sizes)])
 
 
