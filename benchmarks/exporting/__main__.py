@@ -63,7 +63,8 @@ def main() -> int:
     _measure(left, args, kinds)
     known = {cell: found for cell, found in _read(args.results).items() if cell[0] in kinds}
     cells = {cell: Cell(**line) for cell, (line, _) in known.items()}
-    print(_page.summary([cells[cell] for cell in wanted if cell in cells]))
+    # Of both routes, whichever was measured now.
+    print(_page.summary([cell for (name, _, form), cell in cells.items() if name in chosen and form in args.formats]))
     missing = [f"{name} {route} {form}" for name in kinds for route in _page.ROUTES for form in _page.FORMATS
                if (name, route, form) not in cells]  # fmt: skip
     if args.write:

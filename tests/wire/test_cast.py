@@ -37,6 +37,7 @@ def test_what_keeps_its_values_is_cast(array: Any, name: str) -> None:
         (np.array([1e300]), "float32"),
         (np.array([2**40]), "int32"),
         (np.array([2**24 + 1]), "float32"),
+        (np.array([2**53 + 1]), "float64"),
         (np.array([-1]), "uint8"),
         (np.array([1]), "bool"),
         (np.array([True]), "float32"),

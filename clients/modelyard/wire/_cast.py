@@ -40,7 +40,12 @@ def cast_unchanged(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any] | Non
         return None
     with np.errstate(over="ignore", invalid="ignore"):
         cast = array.astype(wanted)
-    return cast if _unchanged(array, cast) else None
+    return cast if _holds_all(array.dtype, cast.dtype) or _unchanged(array, cast) else None
+
+
+def _holds_all(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    """Whether a dtype has every value of another; numpy says so of float64 and the integers of 64 bits, too."""
+    return np.can_cast(source, target) and (source.itemsize < 8 or source.kind == target.kind)
 
 
 def _unchanged(array: npt.NDArray[Any], cast: npt.NDArray[Any]) -> bool:
