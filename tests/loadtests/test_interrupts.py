@@ -69,6 +69,8 @@ def start(server: RunningServer, tmp_path: Path) -> Iterator[Callable[..., Start
         def begin(*arguments: str) -> Started:
             before = answered(server)
             started = Started(server, tmp_path, *arguments)
+            # After a failure: a process that is not waited for makes another test fail, too.
+            stack.callback(started.process.wait)
             stack.callback(started.process.kill)
             until(lambda: answered(server) > before + _MANY or started.process.poll() is not None, what=started.text)
             assert started.process.poll() is None, started.text()
@@ -153,6 +155,7 @@ def test_a_run_reports_what_it_measured(
 def test_a_scenario_reports_what_it_measured_and_its_server_ends(server: RunningServer, tmp_path: Path) -> None:
     started = Started(server, tmp_path, "scenario", "steady", "--serve", str(server.log.parent), "--no-pin")
     with contextlib.ExitStack() as stack:
+        stack.callback(started.process.wait)
         stack.callback(started.process.kill)
         until(lambda: "closed loop, " in started.text(), what=started.text)
         (served,) = Path(f"/proc/{started.process.pid}/task/{started.process.pid}/children").read_text().split()

@@ -193,3 +193,45 @@ def test_importing_the_room_leaves_the_process_alone() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["True", "False", "False"]
+
+
+SLOW_START = """
+import gevent
+from locust import events
+from locust.runners import WorkerRunner
+
+@events.init.add_listener
+def begins_late(environment, **_):
+    if isinstance(environment.runner, WorkerRunner):
+        gevent.sleep(2)
+"""
+
+
+def test_users_wait_for_a_worker_that_begins_late(server: RunningServer, tmp_path: Path) -> None:
+    """A worker is connected, and told to start users, before it has made its requests."""
+    locustfile = tmp_path / "late.py"
+    locustfile.write_text(SLOW_START + LOCUSTFILE.read_text())
+    command = [
+        sys.executable, "-m", "locust", "-f", str(locustfile), *hosts(server), "--headless", "--processes", "2",
+        "--min-agreement", "0.3",
+        "--users", "4", "--spawn-rate", "4", "--run-time", "5s", "--only-summary",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.returncode == 0, done.stderr
+    assert min(requests_of(done.stdout).values()) > 0
+
+
+def test_users_without_install_are_told_so() -> None:
+    code = """
+from locust.env import Environment
+from modelyard.errors import LoadTestError
+from modelyard.loadtests.users import GrpcUser
+
+try:
+    GrpcUser(Environment())
+except LoadTestError as exc:
+    print(exc.message)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert "must call modelyard.loadtests.users.install(locust.events)" in done.stdout

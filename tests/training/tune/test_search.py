@@ -81,7 +81,8 @@ def test_a_trial_whose_process_dies_goes_on_in_another(tmp_path: Path) -> None:
         lines.append(line)
         if line.startswith("trial 0 epoch 2/"):
             # Other tests of this process may have left children of theirs.
-            (child,) = (each for each in psutil.Process().children() if str(tmp_path) in " ".join(each.cmdline()))
+            running = [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
+            (child,) = (each for each in running if str(tmp_path) in " ".join(each.cmdline()))
             os.kill(child.pid, signal.SIGKILL)
 
     options = TuneOptions(

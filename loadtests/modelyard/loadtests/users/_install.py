@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import gevent
+from gevent.event import Event
 from locust.env import Environment
 from locust.event import Events
 from locust.runners import STATE_RUNNING, STATE_SPAWNING, MasterRunner, WorkerRunner
@@ -45,6 +46,8 @@ def install(events: Events) -> None:
     init_gevent()
     # Locust shows every message from INFO on, and httpx has one for each request.
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    # See state_of().
+    setattr(events, KEY, Event())
     events.init_command_line_parser.add_listener(add_arguments)
     events.init.add_listener(_on_init)
     events.quitting.add_listener(_on_quitting)
@@ -84,6 +87,7 @@ def _on_init(environment: Environment, **_: object) -> None:
         gevent.signal_handler(signal.SIGINT, hub.handle_system_error, KeyboardInterrupt, KeyboardInterrupt())
     # gevent's clock stood still while this process imported and loaded; --run-time would count that time, too.
     gevent.get_hub().loop.update_now()
+    getattr(environment.events, KEY).set()
 
 
 def _on_quitting(environment: Environment, **_: object) -> None:

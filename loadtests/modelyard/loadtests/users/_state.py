@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gevent.event import Event
+from locust.env import Environment
+
 from modelyard.errors import LoadTestError
 from modelyard.loadtests.options import LoadTestOptions
 from modelyard.loadtests.traffic import Request
@@ -53,9 +56,14 @@ class State:
         self.matches.update(counts.get("matches", {}))
 
 
-def state_of(environment: object) -> State:
-    """The state that was installed in an environment of Locust."""
-    state = getattr(environment, KEY, None)
-    if not isinstance(state, State):
+def state_of(environment: Environment) -> State:
+    """The state that was installed in an environment of Locust.
+
+    Waits for it: a worker is connected, and may be told to start users, before it has made its requests.
+    """
+    ready = getattr(environment.events, KEY, None)
+    if not isinstance(ready, Event):
         raise LoadTestError("The locustfile must call modelyard.loadtests.users.install(locust.events).")
-    return state
+    ready.wait()
+    found: State = getattr(environment, KEY)
+    return found
