@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -23,13 +24,23 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 TRANSPORT = os.environ.get("MODELYARD_TEST_TRANSPORT", "")
 
 
+def _ports() -> Iterator[int]:
+    # Below the range that the kernel takes for outgoing connections: nobody grabs one before the server binds it.
+    # Each once, and every worker of pytest its own: two of one server, or of two tests, are never the same.
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    mine = range(15_000 + worker, 30_000, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    return itertools.cycle(random.Random().sample(mine, len(mine)))
+
+
+_PORTS = _ports()
+
+
 def free_port() -> int:
-    # Below the range that the kernel takes for outgoing connections: nobody grabs it before the server binds it.
-    while True:
-        port = random.randrange(15_000, 30_000)
+    for port in _PORTS:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+    raise AssertionError("a cycle has no end")
 
 
 @dataclass(frozen=True, kw_only=True)
