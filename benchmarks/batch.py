@@ -174,7 +174,8 @@ def ray(model: str) -> Iterator[Pass]:
 
     (name,) = _model(model).row_shapes()
     os.environ["PYTHONPATH"] = str(ROOT)
-    engine.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    # Two slots are the workers', and one is for tasks: where workers hold all, nothing is ever read.
+    engine.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
     engine.data.DataContext.get_current().enable_progress_bars = False
 
     def run(count: int) -> tuple[int, float]:

@@ -32,12 +32,13 @@ def write(path: Path, data: bytes) -> Path:
     return path
 
 
-def load(request: Request, count: int, seconds: float) -> float:
+def load(request: Request, count: int, seconds: float, *, cores: str = "1", threads: int = 1) -> float:
     """Requests a second; any that fails is an error."""
     connections, streams = (count, 1) if request.http1 or count <= 8 else (8, count // 8)
     command = [
-        "taskset", "-c", "1", "h2load", "-t", "1", "-c", str(connections), "-m", str(streams), "-d", str(request.body),
-        "--warm-up-time=300ms", "-D", f"{round(1e3 * seconds)}ms", *(["--h1"] if request.http1 else []),
+        "taskset", "-c", cores, "h2load", "-t", str(min(threads, connections)), "-c", str(connections), "-m",
+        str(streams), "-d", str(request.body), "--warm-up-time=300ms", "-D", f"{round(1e3 * seconds)}ms",
+        *(["--h1"] if request.http1 else []),
     ]  # fmt: skip
     for name, value in request.headers.items():
         command += ["-H", f"{name}: {value}"]

@@ -14,7 +14,8 @@ import contextlib
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.load import pinned, wait_for
@@ -32,7 +33,8 @@ class TritonPythonModel:
     def initialize(self, args):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession({onnx!r}, options, providers=["CPUExecutionProvider"])
+        onnxruntime.preload_dlls()
+        self.session = onnxruntime.InferenceSession({onnx!r}, options, providers={providers!r})
         self.names = {outputs!r}
 
     def execute(self, requests):
@@ -83,9 +85,38 @@ class Service:
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class TritonModel:
+    """What Triton's configuration says of a model, and what computes it.
+
+    Attributes:
+        name: Its name.
+        input: Its input, by name, type and dimensions without the batch.
+        outputs: Type and size of each output, by name.
+        providers: onnxruntime's, with their options.
+    """
+
+    name: str = MODEL
+    input: tuple[str, str, tuple[int, ...]] = (INPUT, "FP32", SHAPE[1:])
+    outputs: Mapping[str, tuple[str, int]] = field(
+        default_factory=lambda: dict(zip(OUTPUTS, (("INT64", 1), ("FP32", 10)), strict=True))
+    )
+    providers: Sequence[str | tuple[str, Mapping[str, str]]] = ("CPUExecutionProvider",)
+
+
 @contextlib.contextmanager
-def triton(work: Path, onnx: Path, python: str, *, grpc_port: int, rest_port: int) -> Iterator[None]:
+def triton(
+    work: Path,
+    onnx: Path,
+    python: str,
+    *,
+    grpc_port: int,
+    rest_port: int,
+    served: TritonModel | None = None,
+    cores: str = "0",
+) -> Iterator[None]:
     """Triton's own server with its Python backend, one instance, dynamic batching."""
+    served = served or TritonModel()
     ask = "import sys, sysconfig as s; print(s.get_path('purelib'), s.get_config_var('LIBDIR'), *sys.version_info[:2])"
     site, libraries, major, minor = subprocess.check_output([python, "-c", ask], text=True).split()
     root = Path(site) / "pytriton" / "tritonserver"
@@ -94,24 +125,29 @@ def triton(work: Path, onnx: Path, python: str, *, grpc_port: int, rest_port: in
     if not target.exists():
         target.write_bytes(stub.read_bytes())
         target.chmod(0o755)
-    folder = work / "triton" / MODEL / "1"
+    folder = work / "triton" / served.name / "1"
     folder.mkdir(parents=True)
-    model = TRITON_MODEL.format(site=site, onnx=str(onnx.resolve()), name=INPUT, outputs=list(OUTPUTS))
-    (folder / "model.py").write_text(model)
-    dims = ",".join(map(str, SHAPE[1:]))
+    name, dtype, dims = served.input
+    (folder / "model.py").write_text(
+        TRITON_MODEL.format(
+            site=site, onnx=str(onnx.resolve()), name=name, outputs=list(served.outputs),
+            providers=list(served.providers),
+        )
+    )  # fmt: skip
+    outputs = [f'{{name: "{key}" data_type: TYPE_{type} dims: [{n}]}}' for key, (type, n) in served.outputs.items()]
     (folder.parent / "config.pbtxt").write_text(
-        f'name: "{MODEL}"\nbackend: "python"\nmax_batch_size: 64\n'
-        f'input [{{name: "{INPUT}" data_type: TYPE_FP32 dims: [{dims}]}}]\n'
-        'output [{name: "class_id" data_type: TYPE_INT64 dims: [1]}, '
-        '{name: "probabilities" data_type: TYPE_FP32 dims: [10]}]\n'
+        f'name: "{served.name}"\nbackend: "python"\nmax_batch_size: 64\n'
+        f'input [{{name: "{name}" data_type: TYPE_{dtype} dims: [{",".join(map(str, dims))}]}}]\n'
+        f"output [{', '.join(outputs)}]\n"
         "instance_group [{kind: KIND_CPU count: 1}]\ndynamic_batching { max_queue_delay_microseconds: 500 }\n"
     )
-    env = {**os.environ, "LD_LIBRARY_PATH": f"{site}/nvidia_pytriton.libs:{libraries}", "PYTHONPATH": site}
+    paths = [f"{site}/nvidia_pytriton.libs", libraries, os.environ.get("LD_LIBRARY_PATH", "")]
+    env = {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, paths)), "PYTHONPATH": site}
     command = [
         str(root / "bin/tritonserver"), f"--model-repository={work / 'triton'}", f"--http-port={rest_port}",
         f"--grpc-port={grpc_port}", f"--backend-directory={root / 'backends'}", "--allow-metrics=false",
     ]  # fmt: skip
-    with pinned(command, work / "triton.log", env):
+    with pinned(command, work / "triton.log", env, cores=cores):
         wait_for(f"http://127.0.0.1:{rest_port}/v2/health/ready")
         yield
 

@@ -5,6 +5,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +15,9 @@ from onnx import TensorProto, helper
 from modelyard.artifact import (
     DEFAULT_SIGNATURE,
     FormatEntry,
+    Latency,
     Manifest,
+    RuntimeChoice,
     Signature,
     Source,
     TensorSpec,
@@ -74,7 +77,10 @@ def all_formats(session_dir: Path) -> Path:
 
 @pytest.fixture
 def version(all_formats: Path, tmp_path: Path):
-    """Makes a version directory of some of the files, with the manifest's choice where there is to be one."""
+    """Makes a version directory of some of the files, with the manifest's choice where there is to be one.
+
+    What was measured then says that bfloat16 with two threads is best, and that batches gain nothing.
+    """
 
     def make(files: str, *, chosen: str | None = None) -> Path:
         def copy(target: Path) -> None:
@@ -96,7 +102,15 @@ def version(all_formats: Path, tmp_path: Path):
             spec = TensorSpec(name="x", dtype="float32", shape=(-1, 1))
             signature = Signature(inputs=(spec,), outputs=(replace(spec, name="y"),), compute=DEFAULT_SIGNATURE)
             report = VerifyReport(examples=1, batch_sizes=(1, 2), max_abs_error=0.0, max_rel_error=0.0)
-            entry = FormatEntry(path=".", precision="float32", converter={}, runtime={"name": chosen}, verify=report)
+            entries = {
+                key: FormatEntry(path=".", precision=precision, converter={}, runtime={chosen: "1"}, verify=report)
+                for key, precision in (("onnx", "float32"), ("onnx.bfloat16", "bfloat16"))
+            }
+            best: dict[str, Any] = {"format": "onnx", "runtime": chosen, "precision": "bfloat16", "threads": 2}
+            latency = tuple(
+                Latency(**best, signature=DEFAULT_SIGNATURE, batch_size=rows, p50_us=1.0, examples_per_s=rate)
+                for rows, rate in ((1, 1000.0), (32, 900.0))
+            )
             hashed = hash_files(staged)
             published = publish(
                 staged,
@@ -108,8 +122,10 @@ def version(all_formats: Path, tmp_path: Path):
                     source=Source(),
                     signatures={DEFAULT_SIGNATURE: signature},
                     files=hashed,
-                    formats={"some": entry},
+                    formats=entries,
                     runtime=chosen,
+                    latency=latency,
+                    choices=(RuntimeChoice(**best, p50_us=1.0, speedup=2.0),),
                 ),
             )
         return published.path
@@ -208,6 +224,21 @@ def test_a_device_decides_on_the_runtime(version) -> None:
     servable.close()
     with pytest.raises(LoadError, match="computed on cuda, which is for onnxruntime: the runtime 'litert'"):
         load_servable("half", 1, path, LoadOptions(device="cuda", runtime="litert"))
+
+
+def test_what_was_measured_on_a_cpu_is_not_for_another_device(version, caplog: pytest.LogCaptureFixture) -> None:
+    path = version("o", chosen="openvino")
+    found = []
+    for device in ("cpu", "openvino:CPU"):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, logger="modelyard.serving"):
+            servable = load_servable("half", 1, path, LoadOptions(device=device, cpus=2))
+        found.append((servable.gainless, caplog.messages[0].removeprefix(f"{path}: ")))
+        servable.close()
+    assert found == [
+        ({DEFAULT_SIGNATURE}, "onnx.bfloat16 with openvino, 2 thread(s)"),
+        (set(), "onnx with openvino on openvino:CPU, 1 thread(s)"),
+    ]
 
 
 def test_an_empty_directory_is_refused(version) -> None:

@@ -69,8 +69,10 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
             that could run this version, is not installed.
     """
     manifest = _verified(version, path, options)
+    # What an export measured, it measured on a CPU.
+    measured = manifest if options.device == CPU else None
     runtime = _choose(path, manifest, options)
-    plan = _plan(path, manifest, runtime, options)
+    plan = _plan(path, manifest, measured, runtime, options)
     files = format_key(RUNTIME_FORMATS[runtime], plan.precision)
     place = "" if options.device == CPU else f" on {options.device}"
     _LOG.info("%s: %s with %s%s, %d thread(s)", path, files, runtime, place, plan.threads)
@@ -101,7 +103,7 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
         ),
         # Manifests of earlier exporters say nothing of rows.
         rows=(entry.other_runtimes.get(runtime, entry.verify).rows or None) if entry is not None else None,
-        gainless=frozenset() if manifest is None else _gainless(manifest, runtime, plan),
+        gainless=frozenset() if measured is None else _gainless(measured, runtime, plan),
     )
 
 
@@ -182,9 +184,11 @@ class _Plan:
     tags: tuple[str, ...]
 
 
-def _plan(path: Path, manifest: Manifest | None, runtime: Runtime, options: LoadOptions) -> _Plan:
+def _plan(
+    path: Path, manifest: Manifest | None, measured: Manifest | None, runtime: Runtime, options: LoadOptions
+) -> _Plan:
     """Precision and threads: those of the options, or else those measured to be best for the runtime."""
-    choice = next((each for each in (manifest.choices if manifest else ()) if each.runtime == runtime), None)
+    choice = next((each for each in (measured.choices if measured else ()) if each.runtime == runtime), None)
     format = RUNTIME_FORMATS[runtime]
     precision = options.precision or ("float32" if choice is None else choice.precision)
     if options.precision is None and options.prefer_tflite and _has_files(path, format, "float32"):
