@@ -9,7 +9,8 @@ are exported where TensorFlow is, and measured where the card is; what was measu
 
 The server has one half of the processors, the load (h2load) the other. Every server answers before it is measured, with
 what the CPU answered at export. Triton's is measured where ``MODELYARD_TRITON_PYTHON`` names a Python with
-``nvidia-pytriton``: its Python backend with onnxruntime on the same device, the same options, and batches as large.
+``nvidia-pytriton``: its Python backend with onnxruntime on the same device, with the same options, batches as large,
+and what our server does by itself: a session for each of a few batch sizes, and two batches at the same time.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ BATCHES = (1, 8, 64)
 IN_FLIGHT = (1, 8, 64, 128)
 #: Of the spread of a model's logits: float32 on another device adds up in another order.
 TOLERANCE = 1e-3
+#: As our server has them.
+CUDA = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
 ANSWERS, MEASURED = "answers.npz", "measured.json"
 
 Array = npt.NDArray[Any]
@@ -201,7 +204,9 @@ def theirs(
         name="m",
         input=("image", "UINT8", (SIZE, SIZE, 3)),
         outputs={"logits": ("FP32", CLASSES)},
-        providers=["CPUExecutionProvider"] if device == "cpu" else [("CUDAExecutionProvider", {"use_tf32": "0"})],
+        providers=["CPUExecutionProvider"] if device == "cpu" else [("CUDAExecutionProvider", CUDA)],
+        most=64,
+        instances=2,
     )
     ports = {"grpc_port": grpc_port, "rest_port": rest_port}
     with triton(work, graph(folder), python, **ports, served=model, cores=cores):

@@ -34,13 +34,29 @@ class TritonPythonModel:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         onnxruntime.preload_dlls()
-        self.session = onnxruntime.InferenceSession({onnx!r}, options, providers={providers!r})
+        make = lambda: onnxruntime.InferenceSession({onnx!r}, options, providers={providers!r})
         self.names = {outputs!r}
+        self.by_size = {{}}
+        if {most!r}:
+            self.by_size = {{1 << power: make() for power in range(({most!r}).bit_length())}}
+            for size, session in self.by_size.items():
+                session.run(self.names, {{{name!r}: np.zeros((size, *{dims!r}), pb.triton_string_to_numpy({dtype!r}))}})
+        else:
+            self.session = make()
+
+    def run(self, batch):
+        if not self.by_size:
+            return self.session.run(self.names, {{{name!r}: batch}})
+        rows = len(batch)
+        size = 1 << (rows - 1).bit_length()
+        if size > rows:
+            batch = np.concatenate([batch, np.repeat(batch[:1], size - rows, axis=0)])
+        return [output[:rows] for output in self.by_size[size].run(self.names, {{{name!r}: batch}})]
 
     def execute(self, requests):
         inputs = [pb.get_input_tensor_by_name(request, {name!r}).as_numpy() for request in requests]
         merged = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
-        outputs = self.session.run(self.names, {{{name!r}: merged}})
+        outputs = self.run(merged)
         answers, start = [], 0
         for array in inputs:
             end = start + len(array)
@@ -94,6 +110,8 @@ class TritonModel:
         input: Its input, by name, type and dimensions without the batch.
         outputs: Type and size of each output, by name.
         providers: onnxruntime's, with their options.
+        most: Rows of a batch at most, where each power of two up to it has a session of its own; 0 for one session.
+        instances: Of the model.
     """
 
     name: str = MODEL
@@ -102,6 +120,8 @@ class TritonModel:
         default_factory=lambda: dict(zip(OUTPUTS, (("INT64", 1), ("FP32", 10)), strict=True))
     )
     providers: Sequence[str | tuple[str, Mapping[str, str]]] = ("CPUExecutionProvider",)
+    most: int = 0
+    instances: int = 1
 
 
 @contextlib.contextmanager
@@ -131,7 +151,7 @@ def triton(
     (folder / "model.py").write_text(
         TRITON_MODEL.format(
             site=site, onnx=str(onnx.resolve()), name=name, outputs=list(served.outputs),
-            providers=list(served.providers),
+            providers=list(served.providers), most=served.most, dims=dims, dtype=f"TYPE_{dtype}",
         )
     )  # fmt: skip
     outputs = [f'{{name: "{key}" data_type: TYPE_{type} dims: [{n}]}}' for key, (type, n) in served.outputs.items()]
@@ -139,7 +159,8 @@ def triton(
         f'name: "{served.name}"\nbackend: "python"\nmax_batch_size: 64\n'
         f'input [{{name: "{name}" data_type: TYPE_{dtype} dims: [{",".join(map(str, dims))}]}}]\n'
         f"output [{', '.join(outputs)}]\n"
-        "instance_group [{kind: KIND_CPU count: 1}]\ndynamic_batching { max_queue_delay_microseconds: 500 }\n"
+        f"instance_group [{{kind: KIND_CPU count: {served.instances}}}]\n"
+        "dynamic_batching { max_queue_delay_microseconds: 500 }\n"
     )
     paths = [f"{site}/nvidia_pytriton.libs", libraries, os.environ.get("LD_LIBRARY_PATH", "")]
     env = {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, paths)), "PYTHONPATH": site}

@@ -220,6 +220,7 @@ class Server:
         max_rows: int,
         shared: bool,
         parallel: int,
+        elsewhere: bool = False,
         batching: tuple[float, int, Sequence[int]] | None = None,
         logged: float = 0.0,
     ) -> bool:
@@ -240,6 +241,7 @@ class Server:
             max_rows: Rows that are computed together at most.
             shared: Requests may share a batch.
             parallel: Batches that are computed at the same time.
+            elsewhere: An accelerator computes them, and not the processors that this server needs.
             batching: Of TensorFlow Serving's parameters: seconds that a batch waits for more, rows that may wait, and
                 the sizes that batches are padded to (empty for any); None to wait for nothing.
             logged: Share of the requests that are handed over to be logged, 0 to 1.

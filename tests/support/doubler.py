@@ -21,6 +21,8 @@ class Doubler:
     name = "fake"
     checks_shapes = True
     computes_in_caller = True
+    on_device = False
+    few_shapes: frozenset[str] = frozenset()
 
     def __init__(self, *, mixes: bool = False) -> None:
         self.batches: list[list[float]] = []

@@ -196,7 +196,7 @@ impl Server {
     /// `inputs` are names, dtypes and shapes (None for any rank), `outputs` names and dtypes. Returns False where a
     /// dtype is none that can be.
     #[pyo3(signature = (*, model, version, label, signature, wanted, answers, name, backend, inputs, outputs,
-        run, max_rows, shared, parallel, batching=None, logged=0.0))]
+        run, max_rows, shared, parallel, elsewhere=false, batching=None, logged=0.0))]
     #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
     fn add_plan(
         &self,
@@ -214,6 +214,7 @@ impl Server {
         max_rows: usize,
         shared: bool,
         parallel: usize,
+        elsewhere: bool,
         batching: Option<(f64, usize, Vec<usize>)>,
         logged: f64,
     ) -> PyResult<bool> {
@@ -232,8 +233,9 @@ impl Server {
         };
         let key = Key { model, version, label, signature, outputs: wanted };
         let signature = Signature { name, inputs };
-        let plan =
-            Plan::new(key, answers, signature, backend, outputs, run, batching, max_rows, shared, parallel, logged);
+        let plan = Plan::new(
+            key, answers, signature, backend, outputs, run, batching, max_rows, shared, parallel, elsewhere, logged,
+        );
         self.core.plans.add(plan);
         Ok(true)
     }

@@ -123,6 +123,46 @@ def test_other_things_than_strings_are_handed_over(server: tuple[Any, int]) -> N
     assert ask(port, "/v1/models/odd:predict", {"instances": [1.0]}) == (418, b"handed over")
 
 
+@pytest.mark.parametrize(("elsewhere", "largest"), [(False, 8), (True, 48)])
+def test_only_batches_that_this_processor_computes_are_cut(
+    server: tuple[Any, int], elsewhere: bool, largest: int
+) -> None:
+    core_server, port = server
+    sizes: list[int] = []
+    gate, entered = threading.Event(), threading.Event()
+    gate.set()
+
+    def double(batch: Sequence[tuple[bytes, tuple[int, ...]]], waited: object) -> Any:
+        entered.set()
+        gate.wait(30)
+        ((data, shape),) = batch
+        sizes.append(shape[0])
+        # Short enough to be computed in place, where answers wait meanwhile.
+        time.sleep(0.003)
+        return [(shape, data)]
+
+    assert core_server.add_plan(
+        model="quick", version=None, label=None, signature="", wanted=[], answers=1, name="", backend="", run=double,
+        inputs=[("x", "float32", [-1])], outputs=[("y", "float32")], max_rows=64, shared=True, parallel=1,
+        elsewhere=elsewhere,
+    )  # fmt: skip
+
+    def eight() -> int:
+        return ask(port, "/v1/models/quick:predict", {"instances": [1.0] * 8})[0]
+
+    assert [eight() for _ in range(3)] == [200] * 3
+    gate.clear()
+    entered.clear()
+    with ThreadPoolExecutor(7) as pool:
+        waiting = [pool.submit(eight)]
+        entered.wait(30)
+        waiting += [pool.submit(eight) for _ in range(6)]
+        until(lambda: core_server.waiting >= 7)
+        gate.set()
+        assert [each.result() for each in waiting] == [200] * 7
+    assert (max(sizes), sum(sizes)) == (largest, 80)
+
+
 def test_batching_parameters_are_kept(server: tuple[Any, int]) -> None:
     core_server, port = server
     batches: list[tuple[list[float], list[int]]] = []

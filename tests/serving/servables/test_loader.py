@@ -236,8 +236,8 @@ def test_what_was_measured_on_a_cpu_is_not_for_another_device(version, caplog: p
         found.append((servable.gainless, caplog.messages[0].removeprefix(f"{path}: ")))
         servable.close()
     assert found == [
-        ({DEFAULT_SIGNATURE}, "onnx.bfloat16 with openvino, 2 thread(s)"),
-        (set(), "onnx with openvino on openvino:CPU, 1 thread(s)"),
+        (frozenset({DEFAULT_SIGNATURE}), "onnx.bfloat16 with openvino, 2 thread(s)"),
+        (frozenset(), "onnx with openvino on openvino:CPU, 1 thread(s)"),
     ]
 
 

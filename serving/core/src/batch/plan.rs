@@ -102,6 +102,8 @@ pub struct Plan {
     pub shared: bool,
     /// Batches that are computed at the same time.
     pub parallel: usize,
+    /// An accelerator computes them: no batch is small or short for the sake of this processor.
+    pub elsewhere: bool,
     /// Share of its requests that Python answers, and logs: from 0 to 1.
     pub logged: f64,
     /// Requests for its model that were let in and are not answered yet.
@@ -129,6 +131,7 @@ impl Plan {
         max_rows: usize,
         shared: bool,
         parallel: usize,
+        elsewhere: bool,
         logged: f64,
     ) -> Plan {
         Plan {
@@ -142,6 +145,7 @@ impl Plan {
             max_rows: max_rows.max(1),
             shared,
             parallel: parallel.max(1),
+            elsewhere,
             logged,
             waiting: Arc::default(),
             outstanding: AtomicUsize::new(0),

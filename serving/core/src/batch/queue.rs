@@ -143,7 +143,7 @@ impl Queue {
         match self.begin() {
             Next::Nothing => {}
             Next::Batch(turn, batch, rows) => {
-                if self.plan.cost().of(rows).is_some_and(|time| time <= IN_PLACE) {
+                if !self.plan.elsewhere && self.plan.cost().of(rows).is_some_and(|time| time <= IN_PLACE) {
                     // A task of its own: a request that computed its batch itself could not be answered before its end.
                     let places = self.plan.places.clone();
                     tokio::spawn(async move { places.compute(|| turn.compute(batch, rows)) });
@@ -233,13 +233,13 @@ impl Queue {
     /// Whether what waits is computed sooner, and together, after the batch that is computed now.
     fn is_worth_waiting(&self, state: &State) -> bool {
         let short = self.plan.cost().of(state.rows).is_some_and(|time| time <= SOON);
-        short && self.plan.shared && self.plan.places.is_scarce()
+        short && self.plan.shared && !self.plan.elsewhere && self.plan.places.is_scarce()
     }
 
     /// Rows of a batch.
     fn most_rows(&self) -> usize {
         match self.plan.cost().of(1) {
-            Some(row) if row < IN_PLACE && self.plan.batching.is_none() => {
+            Some(row) if row < IN_PLACE && self.plan.batching.is_none() && !self.plan.elsewhere => {
                 let rows = (MOST_IN_PLACE.as_nanos() / row.as_nanos().max(1)) as usize;
                 rows.max(MIN_IN_PLACE_ROWS).min(self.plan.max_rows)
             }

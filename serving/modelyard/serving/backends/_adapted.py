@@ -27,7 +27,8 @@ def adapt(backend: Backend, signatures: Mapping[str, Signature], entry: FormatEn
 class _Adapted:
     def __init__(self, backend: Backend, adapters: Mapping[str, GraphAdapter]) -> None:
         self.name, self.checks_shapes = backend.name, backend.checks_shapes
-        self.computes_in_caller = backend.computes_in_caller
+        self.computes_in_caller, self.on_device = backend.computes_in_caller, backend.on_device
+        self.few_shapes = backend.few_shapes
         self._backend, self._adapters = backend, adapters
         self.signatures: Mapping[str, Signature] = {
             **backend.signatures,

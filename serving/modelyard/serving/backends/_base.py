@@ -33,6 +33,10 @@ class Backend(Protocol):
     checks_shapes: bool
     #: Whether the thread that calls :meth:`run` does all of the computing.
     computes_in_caller: bool
+    #: Whether an accelerator computes, and not the processors that the server itself needs.
+    on_device: bool
+    #: Graphs that prepare themselves for each shape of their inputs, which takes long.
+    few_shapes: frozenset[str]
 
     @property
     def signatures(self) -> Mapping[str, Signature]:

@@ -29,6 +29,8 @@ class LitertBackend:
     """A pool of single-threaded interpreters: one interpreter serves one call at a time."""
 
     name = "litert"
+    on_device = False
+    few_shapes: frozenset[str] = frozenset()
     # Inputs are resized to what comes, as upstream does.
     checks_shapes = False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ from modelyard.artifact import Signature, onnx_options, onnx_signature
 from modelyard.errors import InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends._base import Arrays, failure
 from modelyard.serving.backends._devices import CPU, check_session, onnx_providers
-from modelyard.serving.backends._recurrent import check_values, recurrent_graphs
+from modelyard.serving.backends._operators import CONVOLUTIONS, RECURRENT, check_values, graphs_with
+from modelyard.serving.backends._sessions import ShapeSessions
 from modelyard.serving.requests import without_paths
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ _WRONG_OPTIMIZERS = ["Pad_Fusion"]
 
 
 class OnnxRuntimeBackend:
-    """One onnxruntime session per graph: sessions are safe to share between threads."""
+    """One onnxruntime session per graph, which threads share; on a card, one for each shape where a graph convolves."""
 
     name = "onnxruntime"
     checks_shapes = True
@@ -35,21 +37,29 @@ class OnnxRuntimeBackend:
 
         options = onnx_options(threads)
         self._sessions: dict[str, InferenceSession] = {}
+        self._by_shape: dict[str, ShapeSessions] = {}
         #: Of each thread's calls, by which they can be ended.
         self._calls: dict[int, RunOptions] = {}
         self.computes_in_caller = threads == 1 and device == CPU
+        self.on_device = device != CPU
+        self.few_shapes = frozenset() if device == CPU else graphs_with(graphs, CONVOLUTIONS)
         for graph, path in graphs.items():
+            make = partial(
+                onnxruntime.InferenceSession, str(path), options, providers=onnx_providers(device),
+                disabled_optimizers=_WRONG_OPTIMIZERS, enable_fallback=0,
+            )  # fmt: skip
             try:
-                session = onnxruntime.InferenceSession(
-                    str(path), options, providers=onnx_providers(device), disabled_optimizers=_WRONG_OPTIMIZERS,
-                    enable_fallback=0,
-                )  # fmt: skip
+                if graph in self.few_shapes:
+                    self._by_shape[graph] = ShapeSessions(make)
+                    session = self._by_shape[graph].first
+                else:
+                    session = make()
                 check_session(session, device)
             # onnxruntime's exceptions share no base class of their own: this is the boundary that maps them.
             except Exception as exc:
                 raise LoadError(f"onnxruntime cannot load {path}: {exc}") from exc
             self._sessions[graph] = session
-        self._recurrent = recurrent_graphs(graphs)
+        self._recurrent = graphs_with(graphs, RECURRENT)
         self.signatures: Mapping[str, Signature] = {
             graph: onnx_signature(graph, session) for graph, session in self._sessions.items()
         }
@@ -59,7 +69,9 @@ class OnnxRuntimeBackend:
             check_values(graph, inputs)
         feeds = {name: _text(name, array) if array.dtype == object else array for name, array in inputs.items()}
         try:
-            values = self._sessions[graph].run(list(outputs), feeds, self._call())
+            by_shape = self._by_shape.get(graph)
+            session = self._sessions[graph] if by_shape is None else by_shape.of(feeds)
+            values = session.run(list(outputs), feeds, self._call())
         # As above: no common base class to name.
         except Exception as exc:
             kind = InvalidInputError if type(exc).__name__ == "InvalidArgument" else PredictionError
@@ -86,6 +98,7 @@ class OnnxRuntimeBackend:
 
     def close(self) -> None:
         self._sessions.clear()
+        self._by_shape.clear()
 
 
 def _text(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -17,7 +17,7 @@ from modelyard.errors import InternalError, InvalidInputError, LoadError, Predic
 from modelyard.serving.backends._base import Arrays, failure
 from modelyard.serving.backends._devices import CPU, openvino_device
 from modelyard.serving.backends._openvino_reader import OpenVinoGraph, read_onnx, read_saved_model, short_reason
-from modelyard.serving.backends._recurrent import check_values, recurrent_graphs
+from modelyard.serving.backends._operators import RECURRENT, check_values, graphs_with
 
 if TYPE_CHECKING:
     import openvino
@@ -38,6 +38,7 @@ class OpenVinoBackend:
     name = "openvino"
     checks_shapes = True
     computes_in_caller = False
+    few_shapes: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -54,9 +55,10 @@ class OpenVinoBackend:
         else:
             read = {name: read_onnx(name, path) for name, path in source.items()}
         device = openvino_device(device)
+        self.on_device = device != "CPU"
         settings = openvino_settings(bfloat16=bfloat16, threads=threads, requests=requests, device=device)
         self._graphs = {name: _compile(name, graph, settings, requests, device) for name, graph in read.items()}
-        self._recurrent = frozenset() if isinstance(source, Path) else recurrent_graphs(source)
+        self._recurrent = frozenset() if isinstance(source, Path) else graphs_with(source, RECURRENT)
         #: The graphs by name; of a SavedModel, the signatures that OpenVINO can serve.
         self.signatures: Mapping[str, Signature] = {name: graph.signature for name, graph in read.items()}
 

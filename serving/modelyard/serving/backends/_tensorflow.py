@@ -36,6 +36,8 @@ class TensorFlowBackend:
     name = "tensorflow"
     checks_shapes = False
     computes_in_caller = False
+    on_device = False
+    few_shapes: frozenset[str] = frozenset()
 
     def __init__(self, path: Path, *, threads: int, tags: Sequence[str]) -> None:
         # Read when TensorFlow allocates for the first time: its own pool for oneDNN never lets go of a byte.

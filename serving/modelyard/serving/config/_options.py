@@ -47,6 +47,8 @@ from modelyard.wire import config_pb2
 
 _LOG = logging.getLogger("modelyard.serving")
 
+#: While a card computes one batch, the next is copied to it; four gain nothing over two (MobileNetV2, ResNet50; H200).
+_CARD_BATCHES = 2
 #: Where scrapers look by default, and where upstream has the page once a file enables it.
 _METRICS_PATH = "/metrics"
 _UPSTREAM_METRICS_PATH = "/monitoring/prometheus/metrics"
@@ -256,6 +258,12 @@ class ServerOptions:
         "autotune_latency_ms", 50.0, "longest time of a request, without the network, for --autotune",
         read=milliseconds,
     )  # fmt: skip
+
+    @property
+    def parallel_batches(self) -> int:
+        """Batches of a model that are computed at the same time."""
+        given = None if self.batching is None else self.batching.threads
+        return given or (min(self.threads, _CARD_BATCHES) if self.load.device.startswith("cuda") else self.threads)
 
 
 _NO_TENSORFLOW = "models run without TensorFlow's C++ server; nothing replaces it because nothing needs it"

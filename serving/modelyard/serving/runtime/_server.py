@@ -88,7 +88,7 @@ class Server:
             metrics,
             workers=options.threads,
             check_methods=options.check_methods,
-            batch_threads=options.batching.threads or 0 if options.batching else 0,
+            batch_threads=options.parallel_batches,
             max_batch_rows=options.max_batch_rows,
             max_queued_requests=options.max_queued_requests,
             max_queue_delay_s=options.max_queue_delay_s,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from modelyard.serving.batching import Batcher, ModelThreads, shared_graphs
+from modelyard.serving.batching import Batcher, ModelThreads, in_few_sizes, shared_graphs
 from modelyard.serving.config import PER_MODEL_FILE, BatchParameters, ModelConfig, ServerOptions, read_batch_parameters
 from modelyard.serving.metrics import Metrics, ModelStatistics, resident_bytes
 from modelyard.serving.prediction import warm_up
@@ -62,6 +62,7 @@ class VersionLoader:
                     servable = replace(servable, batching=batching)
                 elif self._experiments:
                     servable = replace(servable, row_wise=shared_graphs(servable))
+                    servable = in_few_sizes(servable, self._options.max_batch_rows)
                 if self._options.warmup_iterations:
                     self._warm_up(servable)
                 if lifecycle.max_batch_s:

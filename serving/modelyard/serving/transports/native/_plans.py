@@ -166,7 +166,8 @@ class Plans:
             logged=0.0 if log is None else log.rate,
             max_rows=most,
             shared=plan.shared if batching is None else described.batched,
-            parallel=(self._options.batching and self._options.batching.threads) or self._options.threads,
+            parallel=self._options.parallel_batches,
+            elsewhere=servable.backend.on_device,
             batching=None
             if batching is None
             else (batching.timeout_s, batching.max_queued_rows, batching.allowed_batch_sizes),
