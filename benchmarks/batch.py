@@ -183,7 +183,7 @@ def ray(model: str) -> Iterator[Pass]:
         found = numbers.map_batches(partial(_batch, name), batch_size=BATCH).map_batches(
             BatchModel,
             fn_constructor_args=[model],
-            fn_constructor_kwargs={"threads": 1, "keep": ["id"]},
+            fn_constructor_kwargs={"threads": 1, "keep": ["id"], "runtime": "onnxruntime"},
             batch_size=BATCH,
             concurrency=2,
         )

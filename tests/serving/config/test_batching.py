@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from modelyard.errors import ConfigurationError
-from modelyard.serving.config import BatchParameters, read_batch_parameters
+from modelyard.serving.config import BatchParameters, LoadOptions, ServerOptions, read_batch_parameters
 
 PARAMETERS = """
 max_batch_size { value: 8 } batch_timeout_micros { value: 2500 } max_enqueued_batches { value: 3 }
@@ -54,3 +54,19 @@ def test_parameters_that_make_no_sense(tmp_path: Path, text: str, message: str) 
     file.write_text(text)
     with pytest.raises(ConfigurationError, match=message):
         read_batch_parameters(file)
+
+
+@pytest.mark.parametrize(
+    ("device", "threads", "batching", "expected"),
+    [
+        ("cpu", 8, None, 8),
+        ("cuda:1", 8, None, 2),
+        ("cuda", 1, None, 1),
+        ("openvino:GPU", 8, None, 8),
+        ("cuda", 8, BatchParameters(threads=5), 5),
+        ("cpu", 8, BatchParameters(), 8),
+    ],
+)
+def test_batches_at_the_same_time(device: str, threads: int, batching: BatchParameters | None, expected: int) -> None:
+    options = ServerOptions(load=LoadOptions(device=device), threads=threads, batching=batching)
+    assert options.parallel_batches == expected
