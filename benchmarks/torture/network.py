@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -49,8 +50,12 @@ def _iptables(*arguments: str) -> None:
 
 
 def _predictions(server: RunningServer) -> int:
-    """Predictions that a server has answered, by its access log."""
-    return server.log_text().count("model=m ")
+    """Predictions that a server has answered, by its access log: it is written a moment later."""
+    seen, found = -1, 0
+    while found != seen:
+        time.sleep(0.5)
+        seen, found = found, len(re.findall(r"path=\S*[pP]redict status=(OK|200) ", server.log_text()))
+    return found
 
 
 @contextlib.contextmanager
