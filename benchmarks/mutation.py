@@ -56,11 +56,11 @@ AREAS = {
     "repository": Area(
         modules=[f"{_SERVING}/repository/_{name}.py" for name in ("manager", "table", "versions", "watcher")],
         tests=["tests/serving/repository", "tests/contract/test_lifecycle.py", "tests/contract/test_labels.py",
-               "tests/contract/test_repository.py"],
+               "tests/contract/test_repository.py", "tests/contract/test_hanging.py"],
     ),
     "batching": Area(
         modules=[f"{_SERVING}/batching/_{name}.py" for name in ("batcher", "counts", "queue", "sharing")],
-        tests=["tests/serving/batching", "tests/contract/test_batching.py"],
+        tests=["tests/serving/batching", "tests/contract/test_batching.py", "tests/contract/test_hanging.py"],
     ),
     "admission": Area(
         modules=[f"{_SERVING}/batching/_admission.py"],
