@@ -31,6 +31,9 @@ from modelyard.export.formats._apart import _MODULES
 from modelyard.export.isolation import Worker, WorkerEndedError, ended_by
 from tests.support.waiting import until_ended
 
+# faulthandler, which looks at frames of threads that run, faults itself once in a hundred ends: its own message
+# of the first signal is in the log then too.
+ENDED = r"A library ended the process \((SIGABRT|SIGSEGV)\) in the stage"
 OPTIONS = ExportOptions(min_examples=16, latency_calls=10, measure_seconds=0.5, runtimes=(), isolate=True)
 
 
@@ -244,9 +247,10 @@ def test_the_other_formats_are_published(model: keras.Model, tmp_path: Path, cap
     )
     progress = killing("convert onnx")
     report = export(model, tmp_path / "m", data=DATA, options=options, progress=progress)
-    reason = "Format onnx: A library ended the process (SIGABRT) in the stage 'convert onnx'."
     assert set(report.manifest.formats) == {"saved_model", "tflite"}
-    assert report.manifest.absent == {"onnx": reason}
+    assert set(report.manifest.absent) == {"onnx"}
+    reason = report.manifest.absent["onnx"]
+    assert re.fullmatch(rf"Format onnx: {ENDED} 'convert onnx'\.", reason)
     assert {each.runtime for each in report.manifest.latency} == {"tensorflow", "litert"}
     assert f"onnx: left out. {reason}" in str(report)
     (log,) = re.findall(r"What the libraries said: (\S+)", caplog.text)
@@ -280,7 +284,8 @@ def test_what_ends_while_it_is_measured_is_given_up(model: keras.Model, tmp_path
     options = replace(OPTIONS, formats=("saved_model", "onnx"), optional=("onnx",))
     report = export(model, tmp_path / "m", data=DATA, options=options, progress=killing("measure"))
     assert set(report.manifest.formats) == {"saved_model"}
-    assert report.manifest.absent["onnx"].endswith("(SIGABRT) in the stage 'measure onnxruntime with 1 thread'.")
+    reason = report.manifest.absent["onnx"]
+    assert re.search(rf"{ENDED} 'measure onnxruntime with 1 thread'\.$", reason)
     assert not (report.version.path / "onnx").exists()
 
 
@@ -305,7 +310,7 @@ def test_a_file_is_exported_elsewhere_from_the_start(model: keras.Model, tmp_pat
     report = export(model, tmp_path / "m", data=DATA, options=OPTIONS, formats=("onnx",))
     # On a busy machine the signal comes when the worker is one stage further.
     stage = r"(verify onnx serving_default|measure[^']*)"
-    with pytest.raises(ExportError, match=rf"\(SIGABRT\) in the stage '{stage}'\. Nothing was publ"):
+    with pytest.raises(ExportError, match=rf"{ENDED} '{stage}'\. Nothing was publ"):
         export(
             report.version.path / "onnx" / "serving_default.onnx",
             tmp_path / "again",
