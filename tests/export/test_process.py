@@ -36,7 +36,8 @@ def test_a_library_that_ends_the_process(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("modelyard export: ")]
-    assert "modelyard export: A library ended the process (SIGABRT) in the stage " in line
+    # The latter where faulthandler faults itself, as it looks at frames of threads that run.
+    assert re.match(r"modelyard export: A library ended the process \((SIGABRT|SIGSEGV)\) in the stage ", line)
     assert "Nothing was published." in line
     assert list((tmp_path / "repository").glob("*/*")) == []
     (log,) = re.findall(r"What the libraries said: (\S+)$", line)
