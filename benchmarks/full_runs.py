@@ -34,23 +34,28 @@ class Published:
     read: Callable[[TrainResult, Measured], str]
 
 
-def run_full(name: str, folder: Path) -> dict[str, Any]:
+def run_full(name: str, folder: Path, epochs: int | None = None) -> dict[str, Any]:
     """Runs what ``modelyard train NAME --full`` does, to its end; what a run there has done already is not done again.
 
     Args:
         name: Of the task.
         folder: For the runs, a folder each.
+        epochs: After how many to end; all of the recipe's by default.
 
     Returns:
         What the page says of it.
     """
     task = make(name, load_fashion_mnist(allow_subset=False))
     recipe = {**TASK_DEFAULTS, **task.recipe, **task.full_recipe}
+    whole = recipe["epochs"]
+    recipe["epochs"] = epochs or whole
     pictures = PictureLog(task, folder / name / "pictures", every_steps=10_000_000)
     options = TrainerOptions(**recipe, seed=0, model_dir=folder / name)
     result = Trainer(task, options, [ProgressBar(), pictures]).run()
+    done = len(result.history)
+    part = f" of {whole}" if done < whole else ""
     return {
-        "run": f"{len(result.history)} epochs, {result.step:,} steps of {recipe['batch_size']}, seed 0",
+        "run": f"{done} epochs{part}, {result.step:,} steps of {recipe['batch_size']}, seed 0",
         "measured": PUBLISHED[name].read(result, list(pictures.history.values())[-1] if pictures.history else {}),
     }
 
@@ -136,6 +141,13 @@ PUBLISHED: Mapping[str, Published] = {
         same_data=False,
         differs="photographs at 256 x 256",
         read=_cycle,
+    ),
+    "dcgan": Published(
+        source="Radford et al., 2015",
+        figure=_NONE,
+        same_data=False,
+        differs="bedrooms, faces and ImageNet at 64 x 64",
+        read=_frechet,
     ),
     "fashion": Published(
         source="TensorFlow's tutorial, 2018",

@@ -60,6 +60,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--full-runs", type=Path, metavar="FOLDER", help=f"run the full recipes of {', '.join(PUBLISHED)} to their end"
     )
+    parser.add_argument("--epochs", type=int, help="end --full-runs after this many; called again, it goes on")
     parser.add_argument("--output", type=Path, default=Path(__file__).parents[1].joinpath("docs", "results.md"))
     parser.add_argument("--rows", type=Path, default=Path(__file__).parents[1].joinpath("docs", "results.json"))
     parser.add_argument(
@@ -79,7 +80,7 @@ def main(argv: list[str]) -> int:
         if arguments.full_times:
             found = {"full": time_full(name)}
         elif arguments.full_runs:
-            found = {"full_run": run_full(name, arguments.full_runs)}
+            found = {"full_run": run_full(name, arguments.full_runs, arguments.epochs)}
         elif name == "fashion":
             data = load_fashion_mnist(allow_subset=False)
             results = [_train(data, seed) for seed in range(arguments.runs)]
