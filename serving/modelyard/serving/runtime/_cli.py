@@ -8,9 +8,10 @@ import sys
 
 from modelyard.console import quiet_libraries, take_verbose
 from modelyard.errors import ConfigurationError, ModelyardError
-from modelyard.serving.config import parse_flags
+from modelyard.serving.config import available_cpus, parse_flags
 from modelyard.serving.runtime._autotune import autotune
 from modelyard.serving.runtime._process import run
+from modelyard.serving.servables import limit_heaps
 from modelyard.serving.telemetry import configure_logging
 
 
@@ -19,6 +20,8 @@ def main(argv: list[str]) -> int:
     quiet_libraries()
     # A thread that comes back from a runtime must not wait 5 ms, the default, for the event loop's turn to end.
     sys.setswitchinterval(0.0005)
+    # Before there are threads.
+    limit_heaps(max(2, available_cpus()))
     # Until the flags are read, which may change it.
     configure_logging("info", "text", sys.stderr)
     # What matters of their messages comes as errors of ours.

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import os
 import sys
 from collections import deque
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 #: How often the memory of the process is looked at, with how many of the last looks it is compared, and how much more
 #: than the least of them is looked into. A burst may be at work for several looks before it frees anything.
 _LOOK_S, _LOOKS, _KEPT_BYTES = 5.0, 60, 4 << 20
+#: Of malloc.h.
+_ARENA_MAX = -8
 
 
 def settle_memory() -> None:
@@ -56,13 +60,31 @@ async def return_memory(resident_bytes: Callable[[], int | None]) -> None:
         last.append(resident_bytes() or 0)
 
 
-@cache
+def limit_heaps(count: int) -> None:
+    """Has threads that begin after this share so many heaps, unless ``MALLOC_ARENA_MAX`` says how many.
+
+    Otherwise glibc makes eight for each processor of the machine, and what is freed in one is not used again by threads
+    of another (mallopt(3), M_ARENA_MAX): with versions that come and go, memory grew for as long as they did.
+
+    Args:
+        count: How many; with one for each processor, they are not waited for.
+    """
+    limit = _of_glibc("mallopt", ctypes.c_int, ctypes.c_int)
+    if limit is not None and "MALLOC_ARENA_MAX" not in os.environ:
+        limit(_ARENA_MAX, count)
+
+
 def _malloc_trim() -> Callable[[int], int] | None:
+    return _of_glibc("malloc_trim", ctypes.c_size_t)
+
+
+@cache
+def _of_glibc(name: str, *arguments: Any) -> Callable[..., int] | None:
     if not sys.platform.startswith("linux"):
         return None
-    # musl, for one, has no such function, and needs none.
-    function = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    # musl, for one, has no such functions, and needs none.
+    function = getattr(ctypes.CDLL(None), name, None)
     if function is None:
         return None
-    function.argtypes, function.restype = [ctypes.c_size_t], ctypes.c_int
+    function.argtypes, function.restype = arguments, ctypes.c_int
     return function  # type: ignore[no-any-return]

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import os
 import statistics
-import tempfile
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import keras
 
-from benchmarks.edit_distance import edit_accuracy
-from benchmarks.garments import rendered_folder
-from modelyard.training import (
-    Event,
-    InputRequest,
-    ProgressBar,
-    SupervisedTask,
-    Task,
-    Trainer,
-    TrainerOptions,
-    TrainResult,
-)
+from benchmarks.results.edit_distance import edit_accuracy
+from benchmarks.results.garments import rendered_folder
+from benchmarks.results.recipe import SEED, ProcessorLimit, Recipe, Run, run_task
+from benchmarks.results.transfer_gain import DRAWS, STEPS, measure_gain
+from modelyard.training import InputRequest, ProgressBar, SupervisedTask
 from modelyard.training.data import FashionMnist, load_fashion_mnist
 from modelyard.training.tasks import (
     CapsnetTask,
@@ -36,85 +26,18 @@ from modelyard.training.tasks import (
     MamlTask,
     MlpTask,
     NasTask,
-    PictureLog,
     SiameseTask,
     SiameseTextTask,
     TransferTask,
     VaeTask,
 )
 
-_SEED = 0
 #: Eager and compiled in turn, so often.
 _ROUNDS = 5
 #: Of ``maml`` with images.
 _FEW_SHOT: Mapping[str, Any] = {"max_steps": 150, "batch_size": 8}
 #: Of the best children of ``nas``.
 _RETRAINED_EPOCHS = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """What a figure is read off.
-
-    Attributes:
-        task: As training left it.
-        result: Of the run.
-        history: Measurements by step.
-        seconds: Of the whole run.
-        processor_seconds: What all cores spent on it, whatever else they did meanwhile.
-    """
-
-    task: Any
-    result: TrainResult
-    history: Mapping[int, Mapping[str, float]]
-    seconds: float
-    processor_seconds: float
-
-    def by_epoch(self, name: str) -> list[float]:
-        """A number of the evaluation, after each epoch."""
-        return [epoch.evaluation[name] for epoch in self.result.history]
-
-    def ends(self, name: str) -> tuple[float, float]:
-        """A measurement before the first step and after the last."""
-        values = [measured[name] for measured in self.history.values()]
-        return values[0], values[-1]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """One task's row.
-
-    Attributes:
-        make: Makes the task from the full data set.
-        must_show: What the row is there for.
-        read: From the run to the figure in words, and whether it shows what it must.
-        options: On top of the task's recipe.
-        values: What differs from the task's defaults, in words.
-        data: What it trains on, where the task itself would name a folder that is gone by then.
-    """
-
-    make: Callable[[FashionMnist], Task]
-    must_show: str
-    read: Callable[[Run], tuple[str, bool]]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    values: str = ""
-    data: str = ""
-
-
-class ProcessorLimit:
-    """Ends a run after the epoch in which its processor time is up.
-
-    Args:
-        seconds: From its making on.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._end = time.process_time() + seconds
-        self.should_stop = False
-
-    def __call__(self, event: Event) -> None:
-        """Looks at the clock."""
-        self.should_stop = time.process_time() >= self._end
 
 
 def measure(name: str) -> dict[str, Any]:
@@ -124,7 +47,7 @@ def measure(name: str) -> dict[str, Any]:
         name: Of the task.
     """
     recipe = RECIPES[name]
-    run = _run(recipe.make(load_fashion_mnist(allow_subset=False)), recipe.options, ProgressBar())
+    run = run_task(recipe.make(load_fashion_mnist(allow_subset=False)), recipe.options, ProgressBar())
     measured, reached = recipe.read(run)
     epochs = len(run.result.history)
     parts = [
@@ -140,27 +63,11 @@ def measure(name: str) -> dict[str, Any]:
     }
 
 
-def _run(task: Task, options: Mapping[str, Any], *actions: Callable[[Event], None]) -> Run:
-    started, processor = time.monotonic(), time.process_time()
-    with tempfile.TemporaryDirectory() as folder:
-        # Before the first step and after the last.
-        pictures = PictureLog(task, Path(folder) / "pictures", every_steps=10_000_000)
-        values = TrainerOptions(**{**task.recipe, "seed": _SEED, **options})
-        result = Trainer(task, values, [*actions, pictures]).run()
-    return Run(
-        task=task,
-        result=result,
-        history=pictures.history,
-        seconds=time.monotonic() - started,
-        processor_seconds=time.process_time() - processor,
-    )
-
-
 def _linear(run: Run) -> tuple[str, bool]:
     slope, intercept = run.task.parameters
     loss = run.by_epoch("loss")[-1]
     near = abs(slope - 3.23) < 0.1 and abs(intercept - 1.80) < 0.1 and abs(loss - 1.14) < 0.1
-    return f"W = {slope:.2f}, b = {intercept:.2f}, loss {loss:.2f}; seed {_SEED}", near
+    return f"W = {slope:.2f}, b = {intercept:.2f}, loss {loss:.2f}; seed {SEED}", near
 
 
 def _mlp(run: Run) -> tuple[str, bool]:
@@ -170,10 +77,10 @@ def _mlp(run: Run) -> tuple[str, bool]:
     for _ in range(_ROUNDS):
         for loop, measured in rates.items():
             # The second epoch of each: tracing and warming up are over.
-            again = _run(MlpTask(data=few), {"epochs": 2, "loop": loop}).result.history[-1]
+            again = run_task(MlpTask(data=few), {"epochs": 2, "loop": loop}).result.history[-1]
             measured.append(again.examples_per_second)
     ratio = statistics.median(step / eager for eager, step in zip(rates["eager"], rates["step"], strict=True))
-    constant = _run(MlpTask(data=data, decay=1.0), RECIPES["mlp"].options).by_epoch("accuracy")
+    constant = run_task(MlpTask(data=data, decay=1.0), RECIPES["mlp"].options).by_epoch("accuracy")
     accuracy = run.by_epoch("accuracy")
     mine, others = (", ".join(f"{100 * value:.1f}" for value in values) for values in (accuracy, constant))
     text = f"test accuracy by epoch {mine} %, with a constant step size {others} %; compiled step {ratio:.1f} times as "
@@ -211,7 +118,7 @@ def _ladder(run: Run) -> tuple[str, bool]:
 def _capsnet(run: Run) -> tuple[str, bool]:
     accuracy = run.by_epoch("accuracy")[-1]
     # The margin is small: other images of the same number say by how much it depends on which.
-    other = _run(_capsnet_task(_first(load_fashion_mnist(allow_subset=False))), RECIPES["capsnet"].options)
+    other = run_task(_capsnet_task(_first(load_fashion_mnist(allow_subset=False))), RECIPES["capsnet"].options)
     text = f"{100 * accuracy:.1f} % after {run.result.step} steps"
     text += f"; on the first 2,000 + 1,000 images of the full data set {100 * other.by_epoch('accuracy')[-1]:.1f} %"
     return text, accuracy >= 0.75
@@ -231,12 +138,12 @@ def _dcgan(run: Run) -> tuple[str, bool]:
     text, good = _gan(run)
     # By processor time: beside other work, the clock would measure that.
     seconds = run.processor_seconds
-    other = _run(GanTask(data=load_fashion_mnist(allow_subset=False)), {"epochs": 10_000}, ProcessorLimit(seconds))
+    other = run_task(GanTask(data=load_fashion_mnist(allow_subset=False)), {"epochs": 10_000}, ProcessorLimit(seconds))
     mine, theirs = run.ends("frechet")[1], other.ends("frechet")[1]
     text += (
         f"; both in {seconds:.0f} s of processor time, where `gan` comes to {theirs:.1f} in {other.result.step:,} steps"
     )
-    book = _run(DcganTask(data=load_fashion_mnist(), variant="cookbook", width=0.125), RECIPES["dcgan"].options)
+    book = run_task(DcganTask(data=load_fashion_mnist(), variant="cookbook", width=0.125), RECIPES["dcgan"].options)
     before, after = book.ends("frechet")
     text += f"; variant `cookbook` {before:.1f} to {after:.1f}"
     return text, good and mine < theirs and after < before / 2
@@ -246,7 +153,7 @@ def _maml(run: Run) -> tuple[str, bool]:
     mine, first, joint = (run.by_epoch(f"{name}loss")[-1] for name in ("", "first_order_", "joint_"))
     text = f"{mine:.3f}, first-order {first:.3f}, joint {joint:.3f}: {joint / mine:.1f} times lower than joint"
     data = load_fashion_mnist(allow_subset=False)
-    images = _run(MamlTask(data=data, problem="fashion"), {**_FEW_SHOT, "epochs": None})
+    images = run_task(MamlTask(data=data, problem="fashion"), {**_FEW_SHOT, "epochs": None})
     start, *_, last = images.history.values()
     said = {
         name: f"{last[f'{prefix}accuracy']:.3f} ± {last[f'{prefix}accuracy_interval']:.3f}"
@@ -291,13 +198,22 @@ def _retrained(task: NasTask, *, at_random: bool) -> float:
         test=task.test,
         metrics=["accuracy"],
     )
-    return _run(again, {"epochs": _RETRAINED_EPOCHS}).by_epoch("accuracy")[-1]
+    return run_task(again, {"epochs": _RETRAINED_EPOCHS}).by_epoch("accuracy")[-1]
 
 
 def _transfer(run: Run) -> tuple[str, bool]:
     accuracy = run.by_epoch("accuracy")[-1]
+    gain = measure_gain(load_fashion_mnist(allow_subset=False))
     # Three classes of the same size: a third is chance.
-    return f"learns from JPEG files: test accuracy {accuracy:.3f}, chance 0.333", accuracy > 0.75
+    text = (
+        f"learns from JPEG files: test accuracy {accuracy:.3f}, chance 0.333; with a network that was trained on five "
+    )
+    text += (
+        f"classes, frozen, five others in {STEPS} steps of 16, mean of {DRAWS} draws, against all of it from nothing: "
+    )
+    said = (f"{count} images of each {mine:.3f} against {other:.3f}" for count, (mine, other) in gain.items())
+    frozen, nothing = gain[10]
+    return text + ", ".join(said), accuracy > 0.75 and frozen > nothing + 0.05
 
 
 def _subset() -> FashionMnist:
@@ -406,7 +322,8 @@ RECIPES: Mapping[str, Recipe] = {
         options={"epochs": 5},
         values="MobileNetV2 at 32 x 32 from random weights, all layers trained",
         data="900 + 900 JPEG files of 28 x 28 to 36 x 36 in 3 classes",
-        must_show="works from a folder of real JPEG files",
+        must_show="works from a folder of real JPEG files; from 10 images of each of 5 new classes, accuracy by a "
+        "network that knows 5 others more than 5 points above that from nothing",
         read=_transfer,
     ),
     "vae": Recipe(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks.garments import rendered_folder
+from benchmarks.results.garments import rendered_folder
 from modelyard.training import InputRequest, Task, Trainer, TrainerOptions
 from modelyard.training.data import FashionMnist, load_fashion_mnist
 from modelyard.training.tasks import TransferTask, tasks

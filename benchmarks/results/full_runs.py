@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.full_recipes import TASK_DEFAULTS, make
+from benchmarks.results.full_recipes import TASK_DEFAULTS, make
 from modelyard.training import ProgressBar, Trainer, TrainerOptions, TrainResult
 from modelyard.training.data import load_fashion_mnist
 from modelyard.training.tasks import PictureLog

@@ -30,10 +30,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.full_recipes import full_table, time_full
-from benchmarks.full_runs import PUBLISHED, full_runs_table, run_full
 from benchmarks.pages import processor
-from benchmarks.task_results import RECIPES, measure
+from benchmarks.results.full_recipes import full_table, time_full
+from benchmarks.results.full_runs import PUBLISHED, full_runs_table, run_full
+from benchmarks.results.task_results import RECIPES, measure
 from modelyard.training import EvalResult, ProgressBar, Trainer, TrainerOptions, TrainResult
 from modelyard.training.data import FashionMnist, load_fashion_mnist
 from modelyard.training.tasks import FashionTask, tasks
@@ -61,8 +61,8 @@ def main(argv: list[str]) -> int:
         "--full-runs", type=Path, metavar="FOLDER", help=f"run the full recipes of {', '.join(PUBLISHED)} to their end"
     )
     parser.add_argument("--epochs", type=int, help="end --full-runs after this many; called again, it goes on")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parents[1].joinpath("docs", "results.md"))
-    parser.add_argument("--rows", type=Path, default=Path(__file__).parents[1].joinpath("docs", "results.json"))
+    parser.add_argument("--output", type=Path, default=Path(__file__).parents[2].joinpath("docs", "results.md"))
+    parser.add_argument("--rows", type=Path, default=Path(__file__).parents[2].joinpath("docs", "results.json"))
     parser.add_argument(
         "--machine-note", default="", help="what the page shall add about the machine, such as its load"
     )
@@ -130,7 +130,7 @@ def table(rows: dict[str, Any]) -> str:
     """The first part of results.md.
 
     Args:
-        rows: By task, as :func:`task_results.measure` makes them.
+        rows: By task, as :func:`.task_results.measure` makes them.
     """
     lines = []
     for name in tasks():
@@ -147,7 +147,7 @@ def table(rows: dict[str, Any]) -> str:
     return f"""\
 # Results of the tasks
 
-<!-- Written by benchmarks/results.py; do not edit. -->
+<!-- Written by benchmarks/results; do not edit. -->
 
 Each row is one run of `python -m benchmarks.results TASK`, with seed 0 where nothing else is said. The seconds are
 those of the whole run, with tracing, evaluation and pictures. Runs are short: `modelyard train TASK --full` is the
