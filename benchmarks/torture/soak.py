@@ -9,7 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,12 +53,12 @@ class _Soak:
     memory: list[tuple[float, float]] = field(default_factory=list)
 
     async def swap(self, mark: Mark) -> None:
-        """Publishes a version, and removes old ones, again and again."""
-        while True:
-            await asyncio.sleep(self.swap_s)
-            await asyncio.to_thread(publish_affine, self.model, slope=2.0, intercept=1.0)
-            await asyncio.to_thread(collect, self.model, keep=2)
-            self.swaps += 1
+        """Has a version published, and old ones removed, again and again."""
+        with _publisher(self.model) as order:
+            while True:
+                await asyncio.sleep(self.swap_s)
+                await asyncio.to_thread(order)
+                self.swaps += 1
 
     async def reload(self, mark: Mark) -> None:
         """Sends the configuration, with another version policy each time."""
@@ -88,6 +92,22 @@ class _Soak:
         return psutil.Process(self.server.process.pid).memory_info().rss / 1e6
 
 
+@contextmanager
+def _publisher(model: Path) -> Iterator[Callable[[], None]]:
+    """Publishes versions when it is told to, in a process of its own, as exports do: here it would hold up the load."""
+    command = [sys.executable, "-m", "benchmarks.torture.soak", str(model)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        if process.stdin is None or process.stdout is None:
+            raise OSError("the publisher has no pipes")
+        requests, answers = process.stdin, process.stdout
+
+        def order() -> None:
+            print(file=requests, flush=True)
+            expect(bool(answers.readline()), "the publisher has ended")
+
+        yield order
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
     """What came of it: the load's rate, its quiet and its long run, and how much memory grew at rest."""
@@ -103,7 +123,7 @@ async def _run(soak: _Soak, options: LoadTestOptions, *, seconds: float, quiet_s
     requests = traffic.requests(options, traffic.kinds(options, tuple(APIS)), rows=1)
     sides = [soak.swap, soak.reload]
     async with session(options, requests) as opened:
-        closed = await opened.generator.closed(requests, in_flight=32, seconds=quiet_s / 5)
+        closed = await opened.generator.closed(requests, in_flight=32, seconds=quiet_s / 10)
         rate = SHARE * closed.measured("closed loop").answered_per_s
         quiet = await opened.open(constant(rate, quiet_s), requests)
         await opened.open(constant(rate, seconds / 10), requests, sides=sides)
@@ -133,7 +153,7 @@ def soak(scratch: Scratch) -> Result:
             repository=model,
             timeout_s=10,
         )
-        quiet_s = 20.0 if not scratch.short else 1.0
+        quiet_s = 60.0 if not scratch.short else 1.0
         rest_s = REST_S if not scratch.short else 1.0
         seen = run_precisely(_run(beside, options, seconds=seconds, quiet_s=quiet_s, rest_s=rest_s))
         expect("Traceback" not in server.log_text(), server.log_text()[-800:])
@@ -154,3 +174,16 @@ def soak(scratch: Scratch) -> Result:
             "memory_ratio_at_rest": seen.growth_at_rest,
         },
     )
+
+
+def main() -> None:
+    """Publishes a version, and removes old ones, for each line of standard input."""
+    model = Path(sys.argv[1])
+    for _ in sys.stdin:
+        publish_affine(model, slope=2.0, intercept=1.0)
+        collect(model, keep=2)
+        print("published", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from benchmarks.edit_distance import edit_accuracy
+from benchmarks.results.edit_distance import edit_accuracy
 from modelyard.artifact import SignatureFunction, Source
 from modelyard.clients import connect
 from modelyard.errors import DatasetNotFoundError
