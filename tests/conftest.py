@@ -63,9 +63,9 @@ def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
             patch.delenv(name, raising=False)
         patch.setenv("TMPDIR", str(temporary))
         patch.setattr(tempfile, "tempdir", str(temporary))
-        # A model that is unloaded in this process would have it look at all that was imported, TensorFlow among it, a
-        # second each time: serving/runtime/test_memory.py has processes of its own for that.
-        patch.setattr("modelyard.serving.servables._servable.release_memory", lambda: None)
+        # A model of TensorFlow's that is unloaded in this process would have it look at all that was imported, a second
+        # each time: serving/runtime/test_memory.py has processes of its own for that.
+        patch.setattr("modelyard.serving.backends._tensorflow.collect_cycles", lambda: None)
         yield
     # pytest keeps the folders of the last three sessions. What multiprocessing has made it removes at the exit.
     for each in temporary.iterdir():

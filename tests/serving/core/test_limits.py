@@ -119,6 +119,12 @@ def call_head(*more: tuple[str, str], path: str = _METHOD, end: bool = False) ->
     return frame(_HEADERS, 5 if end else 4, encode([*fields, *more]))
 
 
+def opened(stream: int, data: bytes = b"\0\0\0\0\0") -> bytes:
+    """A stream and, in frames of DATA, what its client sends: a message of no bytes."""
+    head = call_head(path=_STREAM).replace(b"\0\0\0\1", stream.to_bytes(4), 1)
+    return head + (frame(_DATA, 0, data, stream=stream) if data else b"")
+
+
 def frames(connection: socket.socket, last: int, twice: int = -1) -> list[tuple[int, bytes]]:
     """Kinds and contents of frames, to the first of a kind, or the second of another, or to the end."""
     data, found = b"", []
@@ -289,7 +295,7 @@ def test_header_fields_beyond_the_usual_are_charged() -> None:
 def test_streams_are_limited() -> None:
     with serving(max_streams=5000) as ports, connected(ports.grpc, _PREFACE) as connection:
         for number in range(4100):
-            connection.sendall(call_head(path=_STREAM).replace(b"\0\0\0\1", (2 * number + 1).to_bytes(4), 1))
+            connection.sendall(opened(2 * number + 1))
         until(lambda: len(ports.handlers.streams) == 4096, what=lambda: len(ports.handlers.streams))
         with pytest.raises(grpc.RpcError) as caught:
             with grpc.insecure_channel(f"127.0.0.1:{ports.grpc}") as channel:
@@ -300,10 +306,47 @@ def test_streams_are_limited() -> None:
         assert ports.call(b"x") == b"x"
 
 
-def test_a_stream_that_is_opened_after_the_last_goaway_costs_the_others_nothing() -> None:
-    def opened(stream: int) -> bytes:
-        return call_head(path=_STREAM).replace(b"\0\0\0\1", stream.to_bytes(4), 1)
+def test_a_stream_costs_python_nothing_before_its_first_message() -> None:
+    with serving() as ports, connected(ports.grpc, _PREFACE) as connection:
+        connection.sendall(opened(1, b"") + opened(3, b"\0\0\0\0") + opened(5))
+        until(lambda: ports.handlers.streams)
+        time.sleep(0.2)
+        assert len(ports.handlers.streams) == 1
+        connection.sendall(frame(_DATA, 0, b"\0", stream=3) + frame(_DATA, 1, b"", stream=1))
+        until(lambda: len(ports.handlers.streams) == 3)
 
+
+def test_a_stream_without_a_message_keeps_its_deadline() -> None:
+    head = call_head(("grpc-timeout", "300m"), path=_STREAM)
+    with serving() as ports, connected(ports.grpc, _PREFACE + head) as connection:
+        started = time.monotonic()
+        frames(connection, _HEADERS)
+        assert fields_of(connection)["grpc-status"] == "4"
+        assert 0.2 < time.monotonic() - started < 10
+        assert not ports.handlers.streams
+
+
+def test_a_stop_waits_for_no_stream_without_a_message() -> None:
+    with (
+        serving() as ports,
+        connected(ports.grpc, _PREFACE + opened(1)) as busy,
+        connected(ports.grpc, _PREFACE + opened(1, b"")) as silent,
+    ):
+        frames(busy, _HEADERS)
+        frames(silent, _HEADERS)
+        until(lambda: ports.handlers.streams)
+        stop = threading.Thread(target=ports.server.stop, args=(60.0,))
+        stop.start()
+        ended = fields_of(silent)
+        assert ended["grpc-status"] == "14" and "stopping" in ended["grpc-message"]
+        assert stop.is_alive()
+        (call,) = ports.handlers.streams
+        call.finish(0, "", [])
+        stop.join(20)
+        assert not stop.is_alive()
+
+
+def test_a_stream_that_is_opened_after_the_last_goaway_costs_the_others_nothing() -> None:
     with serving() as ports, connected(ports.grpc, _PREFACE + opened(1)) as connection:
         until(lambda: ports.handlers.streams)
         stop = threading.Thread(target=ports.server.stop, args=(20.0,))

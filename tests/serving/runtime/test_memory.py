@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from modelyard.serving.backends._tensorflow import collect_cycles
 from modelyard.serving.servables import settle_memory
-from modelyard.serving.servables._memory import release_memory
 from tests.support.server import free_port
 
 _SIZE = 4000
@@ -22,12 +22,14 @@ _MODEL_BYTES = _SIZE * _SIZE * 4
 _ROUNDS = 5
 
 _CHILD = f"""
-import json, sys
+import gc, json, sys
 from pathlib import Path
 import numpy as np
 import psutil
 from modelyard.serving import LoadOptions, ModelConfig, ModelManager, ModelSpec, WatchOptions, load_servable
 
+# Reference counting frees a model, or its backend does.
+gc.disable()
 options = LoadOptions(runtime=sys.argv[1], interpreters=2)
 manager = ModelManager(
     [ModelConfig(name="big", base_path=Path(sys.argv[2]))],
@@ -124,7 +126,7 @@ def test_unloading_returns_memory(runtime: str, model: str, weights: np.ndarray,
 
 
 @pytest.mark.parametrize("settled", [False, True])
-def test_release_memory_frees_cycles(settled: bool) -> None:
+def test_what_tensorflow_leaves_is_collected_among_settled_objects(settled: bool) -> None:
     class Model:
         def __init__(self) -> None:
             self.itself = self
@@ -140,7 +142,7 @@ def test_release_memory_frees_cycles(settled: bool) -> None:
         if settled:
             gc.collect()
         assert reference() is not None
-        release_memory()
+        collect_cycles()
         assert reference() is None
         # What lives on stays settled.
         assert (gc.get_freeze_count() > 0) == settled

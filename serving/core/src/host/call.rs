@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -10,9 +10,9 @@ use http_body::Frame;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 
-use super::{framed, header_map};
+use super::{Outlet, framed, header_map};
 use crate::record::Facts;
 use crate::transport::Charge;
 
@@ -44,8 +44,7 @@ pub struct Call {
     pub(super) timeout_s: Option<f64>,
     pub(super) gone: AtomicBool,
     pub(super) end: Mutex<Option<oneshot::Sender<CallEnd>>>,
-    pub(super) frames: mpsc::UnboundedSender<Frame<Bytes>>,
-    pub(super) unsent: Arc<AtomicUsize>,
+    pub(super) outlet: Outlet,
     pub(super) room: Arc<Semaphore>,
     /// What messages of a stream take that its handler has not answered: the last that it took, and those that wait.
     pub(super) held: Mutex<VecDeque<Charge>>,
@@ -83,15 +82,15 @@ impl Call {
     /// Sends one message of a stream.
     fn send(&self, data: &[u8]) {
         let frame = framed(data);
-        self.unsent.fetch_add(frame.len(), Ordering::Relaxed);
+        self.outlet.unsent.fetch_add(frame.len(), Ordering::Relaxed);
         // A client that has disconnected needs no message.
-        let _ = self.frames.send(Frame::data(frame));
+        let _ = self.outlet.frames.send(Frame::data(frame));
     }
 
     /// Bytes of messages that were not sent yet.
     #[getter]
     fn unsent(&self) -> usize {
-        if self.frames.is_closed() { 0 } else { self.unsent.load(Ordering::Relaxed) }
+        if self.outlet.frames.is_closed() { 0 } else { self.outlet.unsent.load(Ordering::Relaxed) }
     }
 
     /// A message of the client was taken: there is room for another.

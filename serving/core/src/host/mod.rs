@@ -33,10 +33,22 @@ pub struct Host(Py<PyAny>);
 pub struct OpenCall {
     pub waiting: Waiting,
     pub end: oneshot::Receiver<CallEnd>,
-    pub sender: mpsc::UnboundedSender<Frame<Bytes>>,
-    pub frames: mpsc::UnboundedReceiver<Frame<Bytes>>,
-    pub unsent: Arc<AtomicUsize>,
     pub room: Arc<Semaphore>,
+}
+
+/// Where the messages of a stream's answer go.
+#[derive(Clone)]
+pub struct Outlet {
+    pub frames: mpsc::UnboundedSender<Frame<Bytes>>,
+    /// Bytes that were not sent yet.
+    pub unsent: Arc<AtomicUsize>,
+}
+
+impl Outlet {
+    pub fn new() -> (Outlet, mpsc::UnboundedReceiver<Frame<Bytes>>) {
+        let (frames, receiver) = mpsc::unbounded_channel();
+        (Outlet { frames, unsent: Arc::default() }, receiver)
+    }
 }
 
 /// What a REST request says.
@@ -104,11 +116,10 @@ pub fn call(
     message: Option<(Bytes, bool)>,
     peer: Peer,
     timeout: Option<Duration>,
+    outlet: Outlet,
 ) -> Option<OpenCall> {
     let (message, logged) = message.map_or((None, false), |(message, logged)| (Some(message), logged));
     let (end_sender, end) = oneshot::channel();
-    let (frame_sender, frames) = mpsc::unbounded_channel();
-    let unsent = Arc::new(AtomicUsize::new(0));
     let room = Arc::new(Semaphore::new(MAX_WAITING_MESSAGES));
     let call = Call {
         path: path.to_owned(),
@@ -120,8 +131,7 @@ pub fn call(
         timeout_s: timeout.map(|timeout| timeout.as_secs_f64()),
         gone: AtomicBool::new(false),
         end: Mutex::new(Some(end_sender)),
-        frames: frame_sender.clone(),
-        unsent: unsent.clone(),
+        outlet,
         room: room.clone(),
         held: Mutex::default(),
         taken: AtomicBool::new(false),
@@ -132,7 +142,7 @@ pub fn call(
         Ok(call)
     })?;
     let waiting = Waiting::new(core, Pending::Call(call));
-    Some(OpenCall { waiting, end, sender: frame_sender, frames, unsent, room })
+    Some(OpenCall { waiting, end, room })
 }
 
 enum Pending {

@@ -4,30 +4,30 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Frame;
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use crate::core::Core;
-use crate::host::{self, CallEnd, OpenCall};
+use crate::core::{Core, Phase};
+use crate::host::{self, OpenCall, Outlet};
 use crate::predict;
-use crate::record::REQUEST_ID;
+use crate::record::{Facts, REQUEST_ID};
 use crate::transport::http::{drain, error};
 use crate::transport::limits::Refused;
-use crate::transport::message::{Room, read_message, split_message};
+use crate::transport::listener::reached;
+use crate::transport::message::{Messages, Room, read_message};
 use crate::transport::status::{
     DEADLINE_EXCEEDED, GRPC, INTERNAL, RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE, message_reply, status_fields,
     status_reply,
 };
-use crate::transport::{Context, Reply};
+use crate::transport::{Context, Peer, Reply};
 
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const MAX_TIMEOUT_DIGITS: usize = 8;
-/// Streams of messages that Python has open: each costs it 25 kB, and time to begin and to end.
+/// Streams of messages that are open: each costs Python 25 kB, and time to begin and to end.
 pub const MAX_OPEN_STREAMS: usize = 4096;
 
 /// Where a message that is not taken is counted.
@@ -95,14 +95,14 @@ async fn unary(
                 counted(core, &refusal).map(Refused::one);
                 // A client that is told to end before its message is sent may be in the middle of it.
                 drop(tokio::spawn(drain(body)));
-                return status_reply(refusal.code, &refusal.text, refusal.trailers());
+                return refused(&refusal);
             }
         };
         context.seen.received(room.received);
         let mut logged = false;
         match predict::grpc(core, &parts, &message, context, deadline, &mut logged).await {
             Some(Ok(answer)) => message_reply(answer),
-            Some(Err(refusal)) => status_reply(refusal.code, &refusal.text, refusal.trailers()),
+            Some(Err(refusal)) => refused(&refusal),
             None => {
                 let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
                 hand_over(core, parts, Some((message, logged)), left, context).await
@@ -118,6 +118,10 @@ async fn unary(
     }
 }
 
+fn refused(refusal: &Refusal) -> Response<Reply> {
+    status_reply(refusal.code, &refusal.text, refusal.trailers())
+}
+
 /// Has Python answer a call with one message, and perhaps log it; or with none where its head makes no sense.
 async fn hand_over(
     core: &Arc<Core>,
@@ -127,11 +131,10 @@ async fn hand_over(
     context: &mut Context,
 ) -> Response<Reply> {
     parts.headers.insert(REQUEST_ID, context.id.clone());
-    let Some(open) = host::call(core, parts.uri.path(), parts.headers, message, context.peer.clone(), timeout) else {
-        return stopping();
-    };
-    let OpenCall { waiting, end, .. } = open;
-    let Ok(end) = end.await else { return stopping() };
+    let (path, peer) = (parts.uri.path(), context.peer.clone());
+    let open = host::call(core, path, parts.headers, message, peer, timeout, Outlet::new().0);
+    let Some(OpenCall { waiting, end, .. }) = open else { return refused(&stopping()) };
+    let Ok(end) = end.await else { return refused(&stopping()) };
     waiting.done();
     if let Some(facts) = end.facts {
         context.seen.note(|| facts);
@@ -142,7 +145,8 @@ async fn hand_over(
     }
 }
 
-/// Has Python answer a call that takes or gives a stream of messages.
+/// Has Python answer a call that takes or gives a stream of messages, once the first of them has come: a head alone,
+/// which costs its sender little, costs Python nothing.
 fn stream(
     core: &Arc<Core>,
     mut parts: http::request::Parts,
@@ -152,50 +156,30 @@ fn stream(
 ) -> Response<Reply> {
     let Ok(opened) = core.streams.clone().try_acquire_owned() else {
         let refusal = Refusal::for_now(format!("The server has {MAX_OPEN_STREAMS} streams already; ask again later."));
-        return status_reply(refusal.code, &refusal.text, refusal.trailers());
+        return refused(&refusal);
     };
     parts.headers.insert(REQUEST_ID, context.id.clone());
-    let encoding = parts.headers.get(ENCODING).cloned();
-    let Some(open) = host::call(core, parts.uri.path(), parts.headers, None, context.peer.clone(), timeout) else {
-        return stopping();
-    };
-    let OpenCall { waiting, end, sender, frames, unsent, room } = open;
-    let core = core.clone();
+    let (outlet, frames) = Outlet::new();
+    let Outlet { frames: sender, unsent } = outlet.clone();
     let facts = Arc::new(OnceLock::new());
-    let told = facts.clone();
+    let call = StreamCall {
+        core: core.clone(),
+        peer: context.peer.clone(),
+        deadline: timeout.and_then(|timeout| context.arrived.checked_add(timeout)),
+        outlet,
+        facts: facts.clone(),
+    };
     tokio::spawn(async move {
         let _opened = opened;
-        let mut end = end;
-        let deadline = tokio::time::sleep(timeout.unwrap_or(Duration::MAX));
-        let mut feeding = std::pin::pin!(feed(&core, &waiting, body, &room, encoding));
-        let mut deadline = std::pin::pin!(deadline);
-        let mut fed = false;
-        let trailers = loop {
-            tokio::select! {
-                refused = &mut feeding, if !fed => {
-                    fed = true;
-                    if let Err(refusal) = refused {
-                        counted(&core, &refusal).map(Refused::one);
-                        break Some(status_fields(refusal.code, &refusal.text, refusal.trailers()));
-                    }
-                }
-                ended = &mut end => break ended.ok().map(|CallEnd { code, text, trailers, facts, .. }| {
-                    if let Some(facts) = facts {
-                        // It ends once.
-                        let _ = told.set(facts);
-                    }
-                    status_fields(code, &text, trailers)
-                }),
-                () = &mut deadline, if timeout.is_some() => {
-                    break Some(status_fields(DEADLINE_EXCEEDED, "Deadline Exceeded", HeaderMap::new()));
-                }
-                // The client has gone.
-                () = sender.closed() => break None,
+        // Dropped last: its client is told before Python is.
+        let mut answered = std::pin::pin!(call.answer(parts, body));
+        tokio::select! {
+            () = &mut answered => {}
+            () = passed(call.deadline) => {
+                call.end(status_fields(DEADLINE_EXCEEDED, "Deadline Exceeded", HeaderMap::new()));
             }
-        };
-        if let Some(trailers) = trailers {
-            // A client that goes just now needs no status.
-            let _ = sender.send(Frame::trailers(trailers));
+            // The client has gone.
+            () = sender.closed() => {}
         }
     });
     let mut response = Response::new(Reply::Stream { frames, unsent, facts });
@@ -203,51 +187,89 @@ fn stream(
     response
 }
 
-fn stopping() -> Response<Reply> {
-    status_reply(UNAVAILABLE, "The server is stopping; ask another one.", HeaderMap::new())
+/// What a stream's task keeps.
+struct StreamCall {
+    core: Arc<Core>,
+    peer: Peer,
+    deadline: Option<Instant>,
+    outlet: Outlet,
+    /// What Python knows of it in the end.
+    facts: Arc<OnceLock<Facts>>,
 }
 
-/// Gives Python the messages of a stream as there is room for them.
-async fn feed(
-    core: &Core,
-    waiting: &host::Waiting,
-    mut body: Incoming,
-    free: &tokio::sync::Semaphore,
-    encoding: Option<HeaderValue>,
-) -> Result<(), Refusal> {
-    let mut data = BytesMut::new();
-    let mut room = Room { core, encoding, charge: core.budget.charge(), received: 0 };
-    let mut pace = None;
-    loop {
-        while let Some(message) = split_message(&mut data, &mut room).await? {
-            if let Ok(permit) = free.acquire().await {
-                permit.forget();
-            }
-            waiting.feed(Some(&message), std::mem::replace(&mut room.charge, core.budget.charge()));
-            pace = None;
+impl StreamCall {
+    /// Waits for the first message, and has Python answer.
+    async fn answer(&self, parts: http::request::Parts, body: Incoming) {
+        let messages = Messages::new(&self.core, body, parts.headers.get(ENCODING).cloned());
+        if let Err(refusal) = self.answer_messages(messages, parts).await {
+            counted(&self.core, &refusal).map(Refused::one);
+            self.end(status_fields(refusal.code, &refusal.text, refusal.trailers()));
         }
-        let received = data.len();
-        let next = match (received > 0).then(|| pace.get_or_insert_with(|| room.pace())) {
-            // Between two messages a stream may be silent.
-            None => body.frame().await,
-            Some(pace) => match pace.next(received, body.frame()).await {
-                Some(next) => next,
-                None => return Err(Refusal::new(DEADLINE_EXCEEDED, pace.refusal(received))),
-            },
+    }
+
+    async fn answer_messages(&self, mut messages: Messages<'_>, parts: http::request::Parts) -> Result<(), Refusal> {
+        let mut phase = self.core.phase.subscribe();
+        tokio::select! {
+            () = messages.begin() => {}
+            // It has asked nothing, as an idle connection.
+            () = reached(&mut phase, Phase::Draining) => return Err(stopping()),
+        }
+        let first = messages.next().await?;
+        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let (path, peer, outlet) = (parts.uri.path(), self.peer.clone(), self.outlet.clone());
+        let open = host::call(&self.core, path, parts.headers, None, peer, left, outlet);
+        let OpenCall { waiting, end, room } = open.ok_or_else(stopping)?;
+        let end = tokio::select! {
+            refusal = feed(&waiting, first, messages, &room) => return Err(refusal),
+            end = end => end.map_err(|_| stopping())?,
         };
-        match next {
-            // A client that has gone is seen by its answer's stream.
-            Some(Err(_)) => return Ok(()),
-            Some(Ok(frame)) => {
-                if let Ok(more) = frame.into_data() {
-                    data.extend_from_slice(&more);
-                }
-            }
-            None => {
-                waiting.feed(None, room.charge);
-                return Ok(());
-            }
+        if let Some(facts) = end.facts {
+            // It ends once.
+            let _ = self.facts.set(facts);
         }
+        self.end(status_fields(end.code, &end.text, end.trailers));
+        Ok(())
+    }
+
+    fn end(&self, trailers: HeaderMap) {
+        // A client that goes just now needs no status.
+        let _ = self.outlet.frames.send(Frame::trailers(trailers));
+    }
+}
+
+/// Waits until a deadline has passed; for ever where there is none.
+async fn passed(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn stopping() -> Refusal {
+    Refusal::new(UNAVAILABLE, "The server is stopping; ask another one.")
+}
+
+/// Gives Python the messages of a stream as there is room for them, and their end; returns where one is refused.
+async fn feed(
+    waiting: &host::Waiting,
+    first: Option<Bytes>,
+    mut messages: Messages<'_>,
+    free: &tokio::sync::Semaphore,
+) -> Refusal {
+    let mut next = first;
+    loop {
+        let Some(message) = next else {
+            waiting.feed(None, messages.take_charge());
+            return std::future::pending().await;
+        };
+        if let Ok(permit) = free.acquire().await {
+            permit.forget();
+        }
+        waiting.feed(Some(&message), messages.take_charge());
+        next = match messages.next().await {
+            Ok(next) => next,
+            Err(refusal) => return refusal,
+        };
     }
 }
 

@@ -364,7 +364,7 @@ async fn leave(phase: &mut watch::Receiver<Phase>, api: Api, max_age: Option<Dur
 }
 
 /// Returns when the server is in a phase, or beyond.
-async fn reached(phase: &mut watch::Receiver<Phase>, wanted: Phase) {
+pub async fn reached(phase: &mut watch::Receiver<Phase>, wanted: Phase) {
     // Without a sender the server is gone, which is beyond all phases.
     drop(phase.wait_for(|phase| *phase >= wanted).await);
 }

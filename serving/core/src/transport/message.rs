@@ -5,7 +5,7 @@ use std::io::Read;
 use bytes::{Buf, Bytes, BytesMut};
 use flate2::read::{GzDecoder, ZlibDecoder};
 use http::HeaderValue;
-use http_body::Body;
+use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
@@ -19,15 +19,84 @@ const MAX_ROOM: usize = 1 << 20;
 /// A compressed message is inflated in pieces of so many bytes.
 const PIECE: u64 = 1 << 20;
 
-/// Takes the first message off a stream's bytes, where it is whole.
-pub async fn split_message(data: &mut BytesMut, room: &mut Room<'_>) -> Result<Option<Bytes>, Refusal> {
-    let Some((flag, size)) = prefix(data) else { return Ok(None) };
-    room.take(size)?;
-    if data.len() < PREFIX + size {
-        return Ok(None);
+/// The messages of a stream.
+pub struct Messages<'a> {
+    body: Incoming,
+    data: BytesMut,
+    room: Room<'a>,
+    /// Of the message that has begun.
+    pace: Option<Pace>,
+}
+
+impl<'a> Messages<'a> {
+    pub fn new(core: &'a Core, body: Incoming, encoding: Option<HeaderValue>) -> Messages<'a> {
+        let room = Room { core, encoding, charge: core.budget.charge(), received: 0 };
+        Messages { body, data: BytesMut::new(), room, pace: None }
     }
-    data.advance(PREFIX);
-    room.plain(flag, data.split_to(size).freeze()).await.map(Some)
+
+    /// What the last message takes.
+    pub fn take_charge(&mut self) -> Charge {
+        std::mem::replace(&mut self.room.charge, self.room.core.budget.charge())
+    }
+
+    /// Waits until the first byte has come, or nothing more will.
+    pub async fn begin(&mut self) {
+        while self.data.is_empty() {
+            match self.body.frame().await {
+                Some(Ok(frame)) => self.keep(frame),
+                Some(Err(_)) => gone().await,
+                None => return,
+            }
+        }
+    }
+
+    /// The next message; `None` when its client sends no more.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+        loop {
+            if let Some(message) = self.split().await? {
+                self.pace = None;
+                return Ok(Some(message));
+            }
+            let received = self.data.len();
+            // Before a message a stream may be silent.
+            let next = if received == 0 {
+                self.body.frame().await
+            } else {
+                let pace = self.pace.get_or_insert_with(|| self.room.pace());
+                match pace.next(received, self.body.frame()).await {
+                    Some(next) => next,
+                    None => return Err(Refusal::new(DEADLINE_EXCEEDED, pace.refusal(received))),
+                }
+            };
+            match next {
+                Some(Ok(frame)) => self.keep(frame),
+                Some(Err(_)) => gone().await,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    fn keep(&mut self, frame: Frame<Bytes>) {
+        if let Ok(more) = frame.into_data() {
+            self.data.extend_from_slice(&more);
+        }
+    }
+
+    /// Takes the first message off what has come, where it is whole.
+    async fn split(&mut self) -> Result<Option<Bytes>, Refusal> {
+        let Some((flag, size)) = prefix(&self.data) else { return Ok(None) };
+        self.room.take(size)?;
+        if self.data.len() < PREFIX + size {
+            return Ok(None);
+        }
+        self.data.advance(PREFIX);
+        self.room.plain(flag, self.data.split_to(size).freeze()).await.map(Some)
+    }
+}
+
+/// A client that has gone is seen by its answer's stream.
+async fn gone() -> ! {
+    std::future::pending().await
 }
 
 /// The message of a unary call.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -89,6 +90,20 @@ class TensorFlowBackend:
         runner, self._runner = self._runner, None
         if isinstance(runner, _Session):
             runner.close()
+        del runner
+        collect_cycles()
+
+
+def collect_cycles() -> None:
+    """Collects garbage, among settled objects as well: TensorFlow's models are full of reference cycles.
+
+    All requests wait for it, which is why the other runtimes, whose models have none, do without.
+    """
+    settled = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    gc.collect()
+    if settled:
+        gc.freeze()
 
 
 class _Functions:

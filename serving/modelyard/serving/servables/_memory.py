@@ -27,17 +27,11 @@ def settle_memory() -> None:
 
 
 def release_memory() -> None:
-    """Collects garbage, also settled objects, and returns freed heap pages to the operating system.
+    """Returns freed heap pages to the operating system.
 
     A runtime that frees a model returns its memory to the C library, which
     keeps it for later; ``malloc_trim`` of glibc releases it.
     """
-    settled = gc.get_freeze_count() > 0
-    gc.unfreeze()
-    # Models of Python runtimes are full of reference cycles.
-    gc.collect()
-    if settled:
-        gc.freeze()
     trim = _malloc_trim()
     if trim is not None:
         trim(0)

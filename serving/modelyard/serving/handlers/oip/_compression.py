@@ -6,6 +6,7 @@ import zlib
 from typing import Literal
 
 from modelyard.errors import InvalidRequestError, RequestTooLargeError
+from modelyard.serving.handlers.rest import inflate
 
 Encoding = Literal["gzip", "deflate"]
 
@@ -21,14 +22,13 @@ def decompress(body: bytes, encoding: str, *, limit: int) -> bytes:
         return body
     if name not in _WBITS:
         raise InvalidRequestError(f"Content-Encoding {encoding!r} is not supported; expected gzip or deflate.")
-    inflater = zlib.decompressobj(wbits=_WBITS[name])
     try:
-        data = inflater.decompress(body, limit + 1)
+        data, whole = inflate(body, wbits=_WBITS[name], limit=limit)
     except zlib.error as exc:
         raise InvalidRequestError(f"The body is not in the {name} format that its header names: {exc}") from exc
     if len(data) > limit:
         raise RequestTooLargeError(f"The decompressed body has more than {limit} bytes; send fewer rows per request.")
-    if not inflater.eof:
+    if not whole:
         raise InvalidRequestError(f"The {name} body ends too early.")
     return data
 

@@ -16,6 +16,7 @@ from modelyard.errors import InvalidRequestError, RequestTooLargeError, Signatur
 from modelyard.serving.access import Access
 from modelyard.serving.config import ServerOptions
 from modelyard.serving.handlers.rest import _examples, _predict
+from modelyard.serving.handlers.rest._inflate import inflate
 from modelyard.serving.handlers.rest._types import (
     JSON,
     HttpHandler,
@@ -173,14 +174,13 @@ def _options(request: HttpRequest) -> Answer:
 
 def _inflate(body: bytes, limits: HttpLimits) -> bytes:
     """Decompresses a gzip body; a bad one counts as empty, as upstream has it."""
-    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
-        data = inflater.decompress(body, limits.max_body_bytes + 1)
+        data, whole = inflate(body, wbits=zlib.MAX_WBITS | 16, limit=limits.max_body_bytes)
     except zlib.error:
         return b""
     if len(data) > limits.max_body_bytes:
         raise limits.too_large()
-    return data if inflater.eof else b""
+    return data if whole else b""
 
 
 def _message_json(message: Message) -> str:
