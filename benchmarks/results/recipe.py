@@ -91,7 +91,6 @@ def run_task(task: Task, options: Mapping[str, Any], *actions: Callable[[Event],
     """
     started, processor = time.monotonic(), time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        # Before the first step and after the last.
         pictures = PictureLog(task, Path(folder) / "pictures", every_steps=10_000_000)
         values = TrainerOptions(**{**task.recipe, "seed": SEED, **options})
         result = Trainer(task, values, [*actions, pictures]).run()

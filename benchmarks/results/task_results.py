@@ -13,7 +13,7 @@ import keras
 from benchmarks.results.edit_distance import edit_accuracy
 from benchmarks.results.garments import rendered_folder
 from benchmarks.results.recipe import SEED, ProcessorLimit, Recipe, Run, run_task
-from benchmarks.results.transfer_gain import DRAWS, STEPS, measure_gain
+from benchmarks.results.transfer_gain import DRAWS, STEPS, measure_gain, small_transfer
 from modelyard.training import InputRequest, ProgressBar, SupervisedTask
 from modelyard.training.data import FashionMnist, load_fashion_mnist
 from modelyard.training.tasks import (
@@ -28,7 +28,6 @@ from modelyard.training.tasks import (
     NasTask,
     SiameseTask,
     SiameseTextTask,
-    TransferTask,
     VaeTask,
 )
 
@@ -205,12 +204,9 @@ def _transfer(run: Run) -> tuple[str, bool]:
     accuracy = run.by_epoch("accuracy")[-1]
     gain = measure_gain(load_fashion_mnist(allow_subset=False))
     # Three classes of the same size: a third is chance.
-    text = (
-        f"learns from JPEG files: test accuracy {accuracy:.3f}, chance 0.333; with a network that was trained on five "
-    )
-    text += (
-        f"classes, frozen, five others in {STEPS} steps of 16, mean of {DRAWS} draws, against all of it from nothing: "
-    )
+    text = f"learns from JPEG files: test accuracy {accuracy:.3f}, chance 0.333; with a network that was trained on"
+    text += f" five classes, frozen, five others in {STEPS} steps of 16, mean of {DRAWS} draws, against all of it from"
+    text += " nothing: "
     said = (f"{count} images of each {mine:.3f} against {other:.3f}" for count, (mine, other) in gain.items())
     frozen, nothing = gain[10]
     return text + ", ".join(said), accuracy > 0.75 and frozen > nothing + 0.05
@@ -241,12 +237,6 @@ def _first(data: FashionMnist) -> FashionMnist:
 
 def _capsnet_task(data: FashionMnist) -> CapsnetTask:
     return CapsnetTask(data=data, filters=32, capsule_maps=8)
-
-
-def _transfer_task(data: FashionMnist) -> TransferTask:
-    return TransferTask(
-        folder=rendered_folder(data), weights="none", size=32, trained_layers=200, learning_rate=1e-3, augment=False
-    )
 
 
 RECIPES: Mapping[str, Recipe] = {
@@ -318,7 +308,7 @@ RECIPES: Mapping[str, Recipe] = {
         read=_siamese_text,
     ),
     "transfer": Recipe(
-        make=_transfer_task,
+        make=lambda data: small_transfer(rendered_folder(data)),
         options={"epochs": 5},
         values="MobileNetV2 at 32 x 32 from random weights, all layers trained",
         data="900 + 900 JPEG files of 28 x 28 to 36 x 36 in 3 classes",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from benchmarks.results.garments import rendered_folder
 from modelyard.training import Trainer, TrainerOptions
@@ -30,20 +29,23 @@ def measure_gain(data: FashionMnist) -> dict[int, tuple[float, float]]:
     """
     found: dict[int, tuple[float, float]] = {}
     with tempfile.TemporaryDirectory() as known:
-        base = _task(rendered_folder(data, labels=KNOWN, train=6000), weights="none", trained_layers=200)
+        base = small_transfer(rendered_folder(data, labels=KNOWN, train=6000))
         Trainer(base, TrainerOptions(epochs=4, batch_size=32, seed=0, model_dir=Path(known))).run()
         for count in FEW:
             frozen, nothing = [], []
             for draw in range(DRAWS):
                 few = rendered_folder(data, labels=NEW, first=draw * count, train=count, test=1000)
-                frozen.append(_accuracy(_task(few, weights=known, trained_layers=0), seed=draw))
-                nothing.append(_accuracy(_task(few, weights="none", trained_layers=200), seed=draw))
+                frozen.append(_accuracy(small_transfer(few, weights=known, trained_layers=0), seed=draw))
+                nothing.append(_accuracy(small_transfer(few), seed=draw))
             found[count] = statistics.fmean(frozen), statistics.fmean(nothing)
     return found
 
 
-def _task(folder: str, **arguments: Any) -> TransferTask:
-    return TransferTask(folder=folder, size=32, learning_rate=1e-3, augment=False, **arguments)
+def small_transfer(folder: str, *, weights: str = "none", trained_layers: int = 200) -> TransferTask:
+    """MobileNetV2 at 32 x 32, all of it trained unless something else is said."""
+    return TransferTask(
+        folder=folder, weights=weights, trained_layers=trained_layers, size=32, learning_rate=1e-3, augment=False
+    )
 
 
 def _accuracy(task: TransferTask, seed: int) -> float:

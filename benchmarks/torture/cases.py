@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.support.models import publish_affine
 from tests.support.server import RunningServer, serve
 
@@ -127,6 +129,12 @@ def case(
         return run
 
     return register
+
+
+def memory_mb(pid: int) -> float:
+    """What a server and its children have of memory."""
+    process = psutil.Process(pid)
+    return sum(each.memory_info().rss for each in [process, *process.children(recursive=True)]) / 1e6
 
 
 @contextlib.contextmanager

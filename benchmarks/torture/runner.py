@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.torture.cases import Case, Fault, Result, Scratch, Target, serving
+from benchmarks.torture.cases import Case, Fault, Result, Scratch, Target, memory_mb, serving
 from benchmarks.torture.honest import Calls, Honest, honest
 
 #: An honest client's p99 beside an attack, in those of a quiet server.
@@ -48,10 +48,6 @@ class Outcome:
     def ratio(self) -> float:
         """The honest client's p99 beside the case, in those of the quiet server."""
         return self.beside.p99_ms / self.quiet.p99_ms if self.quiet.p99_ms else 0.0
-
-
-def _memory_mb(process: psutil.Process) -> float:
-    return sum(each.memory_info().rss for each in [process, *process.children(recursive=True)]) / 1e6
 
 
 def run_all(cases: list[Case], *, short: bool) -> Iterator[Outcome]:
@@ -97,7 +93,7 @@ def watched(each: Case, target: Target, client: Honest, *, quiet_s: float) -> Ou
     process = psutil.Process(target.server.process.pid)
     log_size = target.server.log.stat().st_size
     quiet = client.over(quiet_s)
-    memory, descriptors = _memory_mb(process), process.num_fds()
+    memory, descriptors = memory_mb(process.pid), process.num_fds()
     outcome = _timed(each, target)
     # What ends an attack costs something, too.
     time.sleep(0.05 if target.short else AFTER_S)
@@ -108,7 +104,7 @@ def watched(each: Case, target: Target, client: Honest, *, quiet_s: float) -> Ou
         return outcome
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
-        outcome.growth_mb = _memory_mb(process) - memory
+        outcome.growth_mb = memory_mb(process.pid) - memory
         if outcome.growth_mb < MAX_GROWTH_MB and process.num_fds() <= descriptors + MAX_DESCRIPTORS:
             break
         time.sleep(0.1)

@@ -17,9 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
-from benchmarks.torture.cases import Result, Scratch, case, expect
+from benchmarks.torture.cases import Result, Scratch, case, expect, memory_mb
 from modelyard.artifact import collect
 from modelyard.clients import ModelConfig, connect
 from modelyard.loadtests.generate import Mark, Run, run_precisely, session
@@ -73,7 +71,7 @@ class _Soak:
         """Looks at the server's memory every second."""
         self.memory.clear()
         while True:
-            self.memory.append((time.monotonic(), self._memory_mb()))
+            self.memory.append((time.monotonic(), memory_mb(self.server.process.pid)))
             await asyncio.sleep(1)
 
     def growth(self, minute_s: float) -> float:
@@ -86,10 +84,7 @@ class _Soak:
     async def memory_at_rest_mb(self, rest_s: float) -> float:
         """The server's memory when nothing was asked for a while."""
         await asyncio.sleep(rest_s)
-        return self._memory_mb()
-
-    def _memory_mb(self) -> float:
-        return psutil.Process(self.server.process.pid).memory_info().rss / 1e6
+        return memory_mb(self.server.process.pid)
 
 
 @contextmanager

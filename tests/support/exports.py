@@ -7,3 +7,7 @@ MEASURE_BRIEFLY = """\
 from modelyard.export import ExportOptions
 ExportOptions.__init__.__kwdefaults__.update(measure_seconds=1.0)
 """
+
+#: What is told of a worker that ended by SIGABRT: faulthandler, which looks at frames of threads that run, faults
+#: itself once in a hundred ends. Its own message of the first signal is in the log then, too.
+ENDED = r"A library ended the process \((SIGABRT|SIGSEGV)\) in the stage"

@@ -29,11 +29,9 @@ from modelyard.export import ExportEvent, ExportOptions, Progress, Reference, Ve
 from modelyard.export.formats import make_maker
 from modelyard.export.formats._apart import _MODULES
 from modelyard.export.isolation import Worker, WorkerEndedError, ended_by
+from tests.support.exports import ENDED
 from tests.support.waiting import until_ended
 
-# faulthandler, which looks at frames of threads that run, faults itself once in a hundred ends: its own message
-# of the first signal is in the log then too.
-ENDED = r"A library ended the process \((SIGABRT|SIGSEGV)\) in the stage"
 OPTIONS = ExportOptions(min_examples=16, latency_calls=10, measure_seconds=0.5, runtimes=(), isolate=True)
 
 
