@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.results.garments import rendered_folder
-from modelyard.training import Trainer, TrainerOptions
+from modelyard.training import ProgressBar, Trainer, TrainerOptions
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks import TransferTask
 
@@ -17,6 +17,8 @@ KNOWN, NEW = (0, 1, 4, 5, 9), (2, 3, 6, 7, 8)
 FEW = (5, 10, 30)
 DRAWS = 3
 STEPS = 300
+#: Images of each class of the full recipe.
+FULL_TRAIN, FULL_TEST = 600, 200
 
 
 def measure_gain(data: FashionMnist) -> dict[int, tuple[float, float]]:
@@ -39,6 +41,22 @@ def measure_gain(data: FashionMnist) -> dict[int, tuple[float, float]]:
                 nothing.append(_accuracy(small_transfer(few), seed=draw))
             found[count] = statistics.fmean(frozen), statistics.fmean(nothing)
     return found
+
+
+def full_transfer(data: FashionMnist, base: Path) -> TransferTask:
+    """The task at its default size on the new classes, on top of a network that was trained on those known.
+
+    Args:
+        data: The full data set.
+        base: The folder of the run on the known classes; it is made, where it is not there.
+    """
+
+    def images(labels: tuple[int, ...]) -> str:
+        return rendered_folder(data, labels=labels, train=FULL_TRAIN, test=FULL_TEST)
+
+    task = TransferTask(folder=images(KNOWN), weights="none", trained_layers=200, learning_rate=1e-3)
+    Trainer(task, TrainerOptions(epochs=4, batch_size=32, seed=0, model_dir=base), [ProgressBar()]).run()
+    return TransferTask(folder=images(NEW), weights=str(base))
 
 
 def small_transfer(folder: str, *, weights: str = "none", trained_layers: int = 200) -> TransferTask:
