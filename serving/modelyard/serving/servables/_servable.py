@@ -12,7 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.artifact import ExampleDecode, ImageDecode, RowsCheck, Signature, decode_examples, decode_image
-from modelyard.errors import ImageDecodeError, InternalError, SignatureNotFoundError
+from modelyard.errors import (
+    ImageDecodeError,
+    InternalError,
+    InvalidInputError,
+    PredictionError,
+    SignatureNotFoundError,
+)
 from modelyard.serving.backends import Backend
 from modelyard.serving.requests import Arrays, complete_inputs
 from modelyard.serving.servables._memory import release_memory
@@ -160,11 +166,19 @@ class Servable:
         (pixels,), (output,) = graph.inputs, graph.outputs
         rows = []
         for index, data in enumerate(inputs[decode.input].tolist()):
+            where = f"Input {decode.input!r}, element {index}"
             try:
                 image = decode_image(data, decode.channels)
             except ImageDecodeError as exc:
-                raise ImageDecodeError(f"Input {decode.input!r}, element {index}: {exc.message}") from exc
-            rows.append(self.backend.run(signature.preprocess, {pixels.name: image}, [output.name])[output.name])
+                raise ImageDecodeError(f"{where}: {exc.message}") from exc
+            try:
+                rows.append(self.backend.run(signature.preprocess, {pixels.name: image}, [output.name])[output.name])
+            except (InvalidInputError, PredictionError) as exc:
+                height, width, _ = image.shape
+                raise type(exc)(
+                    f"{where}: the model cannot preprocess this image of {width} x {height} pixels; a preprocess step "
+                    f"without a resize takes one size only. {exc.message}"
+                ) from exc
         if not rows:
             # No runtime sees it: the answer has no rows either.
             (spec,) = self.backend.signatures[signature.compute].inputs
