@@ -119,6 +119,29 @@ def test_capacity_says_where_there_is_none(server: RunningServer) -> None:
     assert "LIMIT BROKEN: all: " in done.stderr
 
 
+def test_capacity_is_about_every_limit(server: RunningServer) -> None:
+    done = loadtest(
+        "capacity", "--p99-ms", "5000", "--max-p50-ms", "0.001", "--host-grpc", server.grpc_address, "--probe-s", "0.3",
+        "--min-agreement", "0",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "limits broken" in done.stdout
+    assert "within limits" not in done.stdout
+
+
+def test_a_scenario_keeps_the_limits_of_a_plan(server: RunningServer, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text("[limits]\nmax_p50_ms = 0.001\nmax_p99_ms = 0.001\nmin_agreement = 0\n")
+    scenario = ("scenario", "smoke", "-t", "1", "--calibrate-s", "0.5", "--host-grpc", server.grpc_address)
+    done = loadtest(*scenario, "--host-rest", server.rest_url, "--plan", plan, "--max-p99-ms", "20000")
+    assert done.returncode == 1
+    assert "LIMIT BROKEN: grpc image: p50 is " in done.stderr
+    assert "p99" not in done.stderr, "the flag wins"
+    plan.write_text('[[load.shape]]\nkind = "constant"\nrate = 1\nseconds = 1\n')
+    done = loadtest(*scenario, "--plan", plan)
+    assert (done.returncode, "no use for a plan's shape: each scenario has its own" in done.stderr) == (2, True)
+
+
 def test_two_builds_are_compared(repository: Path, tmp_path: Path) -> None:
     done = loadtest(
         "compare", sys.executable, sys.executable, "--serve", repository, "--rounds", "2", "--round-s", "0.5",
@@ -227,6 +250,12 @@ def test_scenarios(repository: Path, name: str, arguments: tuple[str, ...], text
         (("capacity",), "give --p99-ms"),
         (("compare", "a", "b"), "Cannot load 'a'"),
         (("compare", "grpc://a:1", "grpc://b:1", "--rounds", "1"), "expected 2 or more"),
+        (("capacity", "--p99-ms", "5", "--min-throughput", "9"), "--min-capacity is that limit"),
+        (("capacity", "--p99-ms", "5", "--min-requests", "9"), "no use for --min-requests"),
+        (("compare", "grpc://a:1", "grpc://b:1", "--max-p95-ms", "5"), "by --max-latency-ratio"),
+        (("compare", "grpc://a:1", "grpc://b:1", "--min-throughput", "5"), "and --min-throughput-ratio"),
+        (("scenario", "smoke", "--replay", "requests.tfrecord"), "loadtest scenario has no use for --replay"),
+        (("h2load", "--replay", "requests.tfrecord"), "it repeats one request"),
         (("h2load", "--kind", "grpc image", "--kind", "rest image"), "h2load"),
         (("run", "--host-grpc", f"127.0.0.1:{free_port()}"), "cannot be reached"),
         (

@@ -8,7 +8,7 @@ from modelyard.errors import ConfigurationError
 from modelyard.loadtests.cli._parts import target, tell, traffic
 from modelyard.loadtests.compare import Capacity, CapacityOptions, find_capacity
 from modelyard.loadtests.generate import run_precisely, session
-from modelyard.loadtests.options import Check, Limits, LoadTestOptions, duration, positive, whole
+from modelyard.loadtests.options import Check, LoadTestOptions, duration, positive, whole
 from modelyard.loadtests.report import Report, generator_notes
 
 
@@ -28,9 +28,7 @@ def capacity(args: argparse.Namespace, options: LoadTestOptions) -> Report:
     if p99 is None:
         raise ConfigurationError("capacity needs the limit that it is about: give --p99-ms.")
     looking = CapacityOptions(
-        limits=Limits(
-            max_error_rate=options.limits.max_error_rate, min_agreement=options.limits.min_agreement, max_p99_ms=p99
-        ),
+        limits=options.limits,
         probe_s=args.probe_s,
         resolution=args.resolution,
         in_flight=args.in_flight,

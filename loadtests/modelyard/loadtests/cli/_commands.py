@@ -9,13 +9,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from modelyard.errors import MissingDependencyError
+from modelyard.errors import ConfigurationError, MissingDependencyError
 from modelyard.loadtests.cli._capacity import add_capacity, capacity
 from modelyard.loadtests.cli._compare import add_compare, run_compare
 from modelyard.loadtests.cli._h2load import add_h2load, h2load
 from modelyard.loadtests.cli._parts import stoppable, tell
 from modelyard.loadtests.cli._run import add_run, run
-from modelyard.loadtests.options import Limits, LoadTestOptions, add_arguments, duration, options_from, positive
+from modelyard.loadtests.options import (
+    Limits,
+    LoadTestOptions,
+    add_arguments,
+    duration,
+    options_from,
+    positive,
+    read_plan,
+)
 from modelyard.loadtests.report import Report, checks_table, metrics_table, table, write_junit, write_report
 from modelyard.loadtests.scenarios import SCENARIOS, ScenarioOptions, run_scenario
 
@@ -39,11 +47,50 @@ def command(name: str, argv: list[str]) -> int:
     group.add_argument("--seed", type=int, default=0, help="of arrivals and choices (default 0)")
     add_arguments(parser)
     args = parser.parse_args(argv)
+    options = options_from(args)
+    for flag, reason in _UNUSED.get(name, {}).items():
+        if _is_given(options, flag):
+            raise ConfigurationError(f"modelyard loadtest {name} has no use for {flag}: {reason}.")
     if args.report and importlib.util.find_spec("jinja2") is None:
         # Not after the run.
         raise MissingDependencyError(package="jinja2", extra="loadtests", purpose="--report")
     with stoppable():
-        return _finish(main(args, options_from(args)), args)
+        return _finish(main(args, options), args)
+
+
+_RATE_LIMITS = "a rate has few requests because it is low, not because the server is slow"
+_RATIOS = "two servers are compared by --max-latency-ratio and --min-throughput-ratio"
+#: Of the flags that all commands share, those of which one makes nothing, by what stands for them in a plan, too.
+_UNUSED: dict[str, dict[str, str]] = {
+    "capacity": {
+        "--replay": "it sends at rates of its own",
+        "a plan's shape": "it sends at rates of its own",
+        "--min-requests": _RATE_LIMITS,
+        "--min-throughput": "--min-capacity is that limit",
+    },
+    "compare": {
+        "--replay": "it sends at rates of its own",
+        "a plan's shape": "it sends at rates of its own",
+        **dict.fromkeys(("--max-p50-ms", "--max-p95-ms", "--max-p99-ms", "--min-throughput"), _RATIOS),
+    },
+    "scenario": {
+        "--replay": "it sends what the model is made for",
+        "a plan's shape": "each scenario has its own, and --seconds and --at-rate change it",
+    },
+    "h2load": {
+        "--replay": "it repeats one request",
+        "a plan's shape": "it sends at one rate",
+    },
+}
+
+
+def _is_given(options: LoadTestOptions, flag: str) -> bool:
+    if flag == "a plan's shape":
+        return options.shape is not None
+    if flag == "--replay":
+        return options.replay is not None
+    name = flag.removeprefix("--").replace("-", "_")
+    return bool(getattr(options.limits, name) != getattr(Limits(), name))
 
 
 def _finish(report: Report, args: argparse.Namespace) -> int:
@@ -80,6 +127,7 @@ def _add_scenario(parser: argparse.ArgumentParser) -> None:
 
 
 def _scenario(args: argparse.Namespace, options: LoadTestOptions) -> Report:
+    planned = read_plan(args.plan).get("limits", {}) if args.plan else {}
     given = {each.name: getattr(args, each.name, None) for each in dataclasses.fields(Limits)}
     return run_scenario(
         args.scenario,
@@ -88,7 +136,7 @@ def _scenario(args: argparse.Namespace, options: LoadTestOptions) -> Report:
             repository=args.serve,
             seconds=args.seconds,
             rate=options.rate if args.at_rate else None,
-            limits={name: value for name, value in given.items() if value is not None},
+            limits=planned | {name: value for name, value in given.items() if value is not None},
             calibrate_s=args.calibrate_s,
             every_s=args.every_s,
             pin=not args.no_pin,

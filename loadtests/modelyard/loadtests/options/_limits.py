@@ -214,7 +214,7 @@ def _checks(limits: Limits, row: Measured) -> list[Check]:
     return found
 
 
-def limits_from(values: Mapping[str, Any], where: str, base: Limits | None = None) -> Limits:
+def limits_from(values: Mapping[str, Any], where: str) -> Limits:
     """Reads limits, as a TOML or YAML file has them."""
     known = {each.name: each for each in dataclasses.fields(Limits)}
     for name, value in values.items():
@@ -229,4 +229,4 @@ def limits_from(values: Mapping[str, Any], where: str, base: Limits | None = Non
         if not number or not math.isfinite(value) or not 0 <= value <= highest:
             expected = "a share from 0 to 1" if highest == 1 else "a number, 0 or more"
             raise ConfigurationError(f"{where}: {name} is {value!r}; expected {expected}.")
-    return dataclasses.replace(base or Limits(), **values)
+    return Limits(**values)

@@ -39,7 +39,7 @@ class LoadTestOptions:
         rest_url: Where REST users connect; empty for no such users.
         model: Name of the model.
         rows: Rows per request.
-        rate: Requests per second of each user.
+        rate: Requests per second; with Locust, of each user.
         timeout_s: Deadline of a request, in seconds.
         kinds: Kinds of request, such as ``grpc`` or ``grpc image``; empty for
             TensorFlow Serving's APIs at the hosts given, with all there is to send.
@@ -90,7 +90,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--repository", type=Path, metavar="FOLDER", help="repository, model or version whose warm-up requests to send"
     )
     group.add_argument("--rows", type=whole, default=1, help="rows per request (default 1)")
-    group.add_argument("--rate", type=positive, default=20.0, help="requests per second of each user (default 20)")
+    group.add_argument(
+        "--rate", type=positive, default=20.0, help="requests per second; with Locust, of each user (default 20)"
+    )
     group.add_argument("--timeout-s", type=duration, default=10.0, help="deadline of a request (default 10)")
     group.add_argument(
         "--kind",
@@ -117,7 +119,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         (
             ("--min-agreement", "--min-accuracy"),
             _share,
-            "share of answers that must agree with the expected ones, 0 to 1 (default 0.8)",
+            "share of answers that must agree with the expected ones, 0 to 1 (default 0.8; 0.4 in scenarios)",
         ),
         (("--min-requests",), whole, "requests of each kind to be answered (default 1)"),
         (("--min-throughput",), positive, "right answers per second, all kinds together"),

@@ -90,8 +90,8 @@ def _mixed(stage: Stage) -> Report:
 
 SCENARIOS: Mapping[str, Scenario] = {
     "smoke": Scenario(
-        summary="every API for ten seconds at a fifth of what the server can do", seconds=10, share=0.2,
-        limits=Limits(min_agreement=0.4, max_p99_ms=250), run=_simple(constant),
+        summary="TensorFlow Serving's two APIs for ten seconds at a fifth of what the server can do",
+        seconds=10, share=0.2, limits=Limits(min_agreement=0.4, max_p99_ms=250), run=_simple(constant),
     ),
     "steady": Scenario(
         summary="a minute at half of what the server can do", seconds=60, share=0.5,
