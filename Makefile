@@ -86,7 +86,7 @@ client: install ## Write the blocking client from the asynchronous one
 results: install data ## Run every task and write docs/results.md
 	$(RUN) -m benchmarks.results
 
-torture: install ## Attack running servers for about 20 minutes, and write docs/reliability.md
+torture: install ## Attack running servers for about half an hour, and write docs/reliability.md
 	$(RUN) -m benchmarks.torture --write
 
 image-test: install ## Build the server's image and test it running (Docker, or buildah where root may install it)

@@ -124,7 +124,7 @@ def version() -> None:
     """What becomes of a version."""
     picture = Picture("Life of a version", 860, 290)
     picture.box(20, 20, 400, 110, "modelyard export", kind="group")
-    picture.box(35, 50, 110, 60, "convert", "a process each")
+    picture.box(35, 50, 110, 60, "convert", "each format")
     picture.box(165, 50, 110, 60, "verify", "against the source")
     picture.box(295, 50, 110, 60, "publish", "one rename")
     picture.box(20, 165, 820, 110, "modelyard serve", kind="group")

@@ -74,7 +74,7 @@ _COMMANDS = {
     "repo": _Command(
         module="modelyard.artifact._cli", extra="", summary="look into a model repository and keep it in order"
     ),
-    "predict": _Command(module="modelyard.clients.cli", extra="", summary="classify image files with a served model"),
+    "predict": _Command(module="modelyard.clients.cli", extra="", summary="predict from files with a served model"),
     "loadtest": _Command(
         module="modelyard.loadtests.cli", extra="loadtests", summary="load a server, check its answers and its limits"
     ),

@@ -36,7 +36,8 @@ def render(folder: Path) -> list[Resource]:
                     container["image"] = f"{image['newName']}:{image['newTag']}"
     if "namespace" in kustomization:
         for resource in resources:
-            resource["metadata"]["namespace"] = kustomization["namespace"]
+            if resource["kind"] != "Namespace":
+                resource["metadata"]["namespace"] = kustomization["namespace"]
     return resources
 
 

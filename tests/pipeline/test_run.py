@@ -66,7 +66,7 @@ def write_photos(root: Path, count: int) -> Path:
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("modelyard")), "run", *arguments, "--run-dir", "run"]
+    command = [str(Path(sys.executable).with_name("modelyard")), "run", *arguments]
     environment = {**os.environ, "MODELYARD_DATA": "subset", "PHOTOS": "photos", "TF_CPP_MIN_LOG_LEVEL": "2"}
     return subprocess.run(
         [*command, "--repository", "repository"],
@@ -93,7 +93,7 @@ def test_a_folder_of_300_colour_photos(tmp_path: Path) -> None:
     # Spread over the classes, and every server agrees on the tensor and on the file.
     assert {row[0].strip() for row in rows} == {"red", "green", "blue"}
     assert all(len({cell.strip() for cell in row}) == 1 for row in rows)
-    with Image.open(tmp_path / "run" / "predictions.png") as picture:
+    with Image.open(tmp_path / "demo" / "run" / "photos" / "predictions.png") as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
     tile = pixels[14 : 14 + 168, 14 : 14 + 168].reshape(-1, 3).mean(axis=0)
     assert int(tile.argmax()) == ("red", "green", "blue").index(rows[0][0].strip())

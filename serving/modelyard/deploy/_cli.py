@@ -26,7 +26,7 @@ examples:
   modelyard deploy aws --role arn:aws:iam::123456789012:role/sagemaker --bucket s3://my-bucket ... --output aws/
   modelyard deploy aws ... --send train          sends the training job; credentials as boto3 finds them
   modelyard deploy azure --compute cpu-cluster ... --output azure/
-  modelyard deploy aws ... --task photos_task:PhotosTask --data folder=s3://my-bucket/photos --nodes 4
+  modelyard deploy aws ... --task transfer --data folder=s3://my-bucket/photos --nodes 4
 
 deploy/google, deploy/aws and deploy/azure of the source tree say how to send the files.
 """

@@ -47,7 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
                 "--run-dir",
                 Path,
                 "DIR",
-                "folder for checkpoints, logs and images; a run that was stopped goes on (default: %(default)s)",
+                "folder for checkpoints, logs and images; a run that was stopped goes on (default: demo/run/NAME)",
             ),
             ("--calls", int, None, "timed calls for each format and protocol (default: %(default)s)"),
             ("--measure-seconds", float, "S", "about how long the runtimes are measured (default: %(default)s)"),

@@ -28,8 +28,9 @@ _SHOWN = 10
 class RunOptions:
     """What the pipeline does, on the task ``package.module:Class`` or one that modelyard knows by name.
 
-    ``run_dir`` has checkpoints and logs; ``calls`` are timed for each format and protocol; the export's own
-    measurements take about ``measure_seconds``; fewer examples to verify with than ``min_examples`` are an error.
+    ``run_dir`` has checkpoints and logs (default: ``demo/run/NAME`` by the task's name); ``calls`` are timed for each
+    format and protocol; the export's own measurements take about ``measure_seconds``; fewer examples to verify with
+    than ``min_examples`` are an error.
     """
 
     task: str
@@ -37,7 +38,7 @@ class RunOptions:
     epochs: int = 3
     seed: int = 0
     repository: Path = Path("demo/repository")
-    run_dir: Path = Path("demo/run")
+    run_dir: Path | None = None
     calls: int = 200
     measure_seconds: float = 20.0
     min_examples: int = 256
@@ -73,9 +74,10 @@ def run_pipeline(options: RunOptions) -> RunReport:
     # Before the training: what it would have been for nothing.
     traced, data = check_export(task, options=export_options, count=max(_EXAMPLES, options.min_examples))
     check_classifier(options.task, dict(traced.signatures), data)
-    log_actions = (JsonlLog(options.run_dir / "log.jsonl"), TensorBoardLog(options.run_dir / "tensorboard"))
+    run_dir = options.run_dir or Path("demo/run", task.name)
+    log_actions = (JsonlLog(run_dir / "log.jsonl"), TensorBoardLog(run_dir / "tensorboard"))
     recipe = {**task.recipe, "epochs": options.epochs}
-    trainer_options = TrainerOptions(**recipe, seed=options.seed, model_dir=options.run_dir)
+    trainer_options = TrainerOptions(**recipe, seed=options.seed, model_dir=run_dir)
     training = Trainer(task, trainer_options, (ProgressBar(), *log_actions)).run()
     # Those that are shown come first: spread over all, which may be in the order of their classes.
     count = len(np.asarray(data.labels))
@@ -98,7 +100,7 @@ def run_pipeline(options: RunOptions) -> RunReport:
         )
     true = tuple(data.class_names[index] for index in np.asarray(data.labels)[shown])
     predicted = tuple(data.class_names[index] for index in expected[: len(shown)])
-    picture = options.run_dir / "predictions.png"
+    picture = run_dir / "predictions.png"
     draw_predictions(picture, _pixels(examples[: len(shown)]), _agreed(rows, predicted), true)
     return RunReport(
         training=training,

@@ -232,7 +232,7 @@ class ServerOptions:
     greedy_batching: bool = flag(
         "greedy_batching", True,
         "compute requests that are there at the same time together; nothing waits, and only models are batched whose "
-        "rows do not depend on each other: as the export has proven, or as an experiment at loading shows",
+        "rows do not depend on each other: as the export has proven or, for ONNX files, an experiment at loading shows",
     )  # fmt: skip
     max_batch_rows: int = flag(
         "max_batch_rows", 64, "rows that are computed together at most, with --greedy_batching",

@@ -110,7 +110,9 @@ def make_parser() -> argparse.ArgumentParser:
     description = "Train a task with its own step in a compiled loop; a run that was stopped goes on."
     parser = make_command("modelyard train", description, _EXAMPLES + _CLUSTER_EXAMPLES)
     parser.add_argument(
-        "task", metavar="TASK", help="name of the task, such as fashion; or the folder of a run, to go on with it"
+        "task",
+        metavar="TASK",
+        help="name of the task, such as fashion, or package.module:Class; or the folder of a run, to go on with it",
     )
     add_assignments(parser, "value for an argument of the task, such as latent=20")
     add_flags(
