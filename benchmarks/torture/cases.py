@@ -87,8 +87,6 @@ class Case:
     own: bool
     #: It is part of the short version.
     short: bool
-    #: Of the server that it attacks; cases with the same flags share one.
-    flags: tuple[str, ...]
     transports: tuple[str, ...]
     #: It sends what costs nothing more than other requests as fast as it is answered: only stalls count.
     at_capacity: bool
@@ -103,7 +101,6 @@ def case(
     *,
     own: bool = False,
     short: bool = True,
-    flags: Sequence[str] = (),
     transports: Sequence[str] = ("native",),
     at_capacity: bool = False,
 ) -> Callable[[Callable[[Any], Result]], Callable[[Any], Result]]:
@@ -114,7 +111,6 @@ def case(
         title: What is done, in a few words.
         own: The case starts its own servers and is given a Scratch; else it is given a Target.
         short: Whether it is part of the short version.
-        flags: Of the server that it attacks.
         transports: It is run against each of these.
         at_capacity: It sends ordinary requests as fast as they are answered: only stalls count.
     """
@@ -122,8 +118,8 @@ def case(
     def register(run: Callable[[Any], Result]) -> Callable[[Any], Result]:
         CASES.append(
             Case(
-                family=family, title=title, run=run, own=own, short=short, flags=tuple(flags),
-                transports=tuple(transports), at_capacity=at_capacity,
+                family=family, title=title, run=run, own=own, short=short, transports=tuple(transports),
+                at_capacity=at_capacity,
             )
         )  # fmt: skip
         return run

@@ -51,11 +51,11 @@ class Outcome:
 
 
 def run_all(cases: list[Case], *, short: bool) -> Iterator[Outcome]:
-    """Runs cases, those of one family and the same flags on one server, and yields what came of each."""
+    """Runs cases, those of one family on one server, and yields what came of each."""
     plan = [(each, transport) for each in cases for transport in each.transports[: 1 if short else None]]
-    for (transport, _, flags, own), group in groupby(
-        sorted(plan, key=lambda pair: (pair[0].family, pair[1], pair[0].flags, pair[0].own)),
-        key=lambda pair: (pair[1], pair[0].family, pair[0].flags, pair[0].own),
+    for (_, transport, own), group in groupby(
+        sorted(plan, key=lambda pair: (pair[0].family, pair[1], pair[0].own)),
+        key=lambda pair: (pair[0].family, pair[1], pair[0].own),
     ):
         with tempfile.TemporaryDirectory(prefix="torture-") as name, contextlib.ExitStack() as stack:
             folder = Path(name)
@@ -65,7 +65,7 @@ def run_all(cases: list[Case], *, short: bool) -> Iterator[Outcome]:
                     scratch.folder.mkdir()
                     yield _timed(each, scratch)
                 continue
-            server = stack.enter_context(serving(folder, transport=transport, flags=flags))
+            server = stack.enter_context(serving(folder, transport=transport))
             client = stack.enter_context(honest(server.grpc_port, server.rest_port))
             for number, (each, _) in enumerate(group):
                 own_folder = folder / f"case-{number}"

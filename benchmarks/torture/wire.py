@@ -17,11 +17,6 @@ from modelyard.wire import inference_pb2, serving_pb2, tensorflow_pb2
 _BOTH = ("native", "python")
 
 
-def _open_streams(connection: frames.Wire, count: int, path: str = PREDICT) -> None:
-    for number in range(count):
-        connection.send(head(2 * number + 1, path))
-
-
 @case("wire", "idle connections", transports=_BOTH, short=False)
 def idle_connections(target: Target) -> Result:
     """Connections that say nothing, half of them to each port."""
@@ -69,7 +64,8 @@ def _flood_case(title: str, chunk: bytes, each: int, streams: int, short: bool) 
             while time.monotonic() < end:
                 next(connections)
                 with wire(target.server.grpc_port) as connection:
-                    _open_streams(connection, streams)
+                    for number in range(streams):
+                        connection.send(head(2 * number + 1, PREDICT))
                     sent += flood(connection, chunk, each, end - time.monotonic())
             return sent
 
@@ -102,15 +98,15 @@ def _peak_mb(target: Target, since: float) -> float:
     return psutil.Process(target.server.process.pid).memory_info().rss / 1e6 - since
 
 
-def _stuffed(target: Target, chunk: bytes, each: int, total: int) -> Result:
+def _stuffed(target: Target, one: bytes, total: int) -> Result:
     """Sends frames on streams whose handlers have stopped taking, for nobody reads what they answer."""
     before, most = _peak_mb(target, 0), 0.0
     with wire(target.server.grpc_port, reads=False, settings=b"\0\4\0\0\0\0") as connection:
         connection.send(head(1, INFER_STREAM) + data(1, message(_infer()) * 3000))
         time.sleep(0.3)
         sent = 0
-        while sent < total and connection.send(chunk):
-            sent += each
+        while sent < total and connection.send(one * 4000):
+            sent += 4000
             most = max(most, _peak_mb(target, before))
         time.sleep(0.2)
         most = max(most, _peak_mb(target, before))
@@ -121,13 +117,13 @@ def _stuffed(target: Target, chunk: bytes, each: int, total: int) -> Result:
 @case("wire", "DATA of one byte on a stream that is not read")
 def one_byte(target: Target) -> Result:
     """4 MB of window, byte by byte."""
-    return _stuffed(target, data(1, b"\0") * 4000, 4000, 1_000_000)
+    return _stuffed(target, data(1, b"\0"), 1_000_000)
 
 
 @case("wire", "DATA of no bytes on a stream that is not read")
 def no_bytes(target: Target) -> Result:
     """No window holds them back."""
-    return _stuffed(target, data(1, b"") * 4000, 4000, 3_000_000)
+    return _stuffed(target, data(1, b""), 3_000_000)
 
 
 @case("wire", "DATA of no bytes before a message", short=False)

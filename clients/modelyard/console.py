@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
-from modelyard.errors import MissingDependencyError
+from modelyard.lazy import needs_extra
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -237,13 +237,9 @@ class ProgressBar:
 
     def _started(self) -> Progress:
         if self._bars is None:
-            try:
+            with needs_extra("training", "rich", purpose="ProgressBar"):
                 from rich.console import Console
                 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-            except ModuleNotFoundError as exc:
-                if exc.name is None or not exc.name.startswith("rich"):
-                    raise
-                raise MissingDependencyError(package="rich", extra="training", purpose="ProgressBar") from exc
             # Not before: who catches the standard error does so later than this object is made.
             console = Console(file=self._stream or sys.stderr)
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())

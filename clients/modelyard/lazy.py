@@ -1,4 +1,4 @@
-"""Packages whose public names load TensorFlow and the like only when a name is asked for that needs them."""
+"""Packages that come with extras: loaded when a name is asked for that needs them, and named where they are missing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import ast
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,28 @@ _EXTRA_PACKAGES = frozenset(
 )  # fmt: skip
 
 
+@contextmanager
+def needs_extra(extra: str, *packages: str, purpose: str) -> Iterator[None]:
+    """For ``with``, around imports of packages, by their import names, that come with an extra.
+
+    Raises:
+        MissingDependencyError: One of them is not installed. What it needs itself is not meant: such an error stays.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as exc:
+        package = (exc.name or "").partition(".")[0]
+        if package not in packages:
+            raise
+        raise MissingDependencyError(package=package, extra=extra, purpose=purpose) from exc
+
+
 def load_attribute(package: str, modules: Mapping[str, str], name: str, *, extra: str) -> Any:
     """Imports one public name of a package, for its ``__getattr__``."""
     if name not in modules:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    try:
+    with needs_extra(extra, *_EXTRA_PACKAGES, purpose=f"{package}.{name}"):
         return getattr(importlib.import_module(modules[name]), name)
-    except ModuleNotFoundError as exc:
-        if (exc.name or "").partition(".")[0] not in _EXTRA_PACKAGES:
-            raise
-        raise MissingDependencyError(package=str(exc.name), extra=extra, purpose=f"{package}.{name}") from exc
 
 
 def attach(

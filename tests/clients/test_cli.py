@@ -55,12 +55,12 @@ def test_version(capsys: pytest.CaptureFixture[str], word: str) -> None:
     assert capsys.readouterr().out == f"modelyard {importlib.metadata.version('modelyard')}\n"
 
 
-def _module(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, *, extra: str = "training") -> None:
+def _module(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Makes ``modelyard train`` run a module with this code as the body of its main."""
     (folder / "cli_target.py").write_text("def main(argv):\n" + "".join(f"    {line}\n" for line in code.splitlines()))
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "cli_target", raising=False)
-    monkeypatch.setitem(cli._COMMANDS, "train", cli._Command(module="cli_target", extra=extra, summary=""))
+    monkeypatch.setitem(cli._COMMANDS, "train", cli._Command(module="cli_target", extra="training", summary=""))
 
 
 def test_arguments_and_exit_code_pass_through_untouched(
@@ -157,4 +157,7 @@ def test_every_command_has_help(name: str) -> None:
 def test_the_command_itself_imports_no_room() -> None:
     script = "import sys, modelyard.cli; print(sorted(n for n in sys.modules if n.startswith('modelyard')))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "['modelyard', 'modelyard.cli', 'modelyard.console', 'modelyard.errors']"
+    assert (
+        done.stdout.strip()
+        == "['modelyard', 'modelyard.cli', 'modelyard.console', 'modelyard.errors', 'modelyard.lazy']"
+    )

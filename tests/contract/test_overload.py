@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 import numpy as np
 import psutil
+import pytest
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
@@ -23,7 +24,7 @@ from modelyard.clients import ClientOptions, RetryOptions, connect
 from modelyard.errors import OverloadedError
 from modelyard.wire import PREDICTION_SERVICE, array_to_tensor, serving_pb2
 from tests.support.metrics import monitoring_flag, until_in_flight
-from tests.support.models import publish_slow
+from tests.support.models import publish_affine, publish_slow
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import until
 
@@ -160,3 +161,20 @@ def test_callers_that_hang_up_cost_nothing(tmp_path: Path) -> None:
         assert by_rest(server)[0] == 200
         # Three predictions were wanted and computed, eight were not.
         assert process.cpu_times().user - busy < 5 * once + 0.5
+
+
+@pytest.mark.parametrize("transport", ["native", "python"])
+def test_large_bodies_of_version_2_wait_among_their_models_requests(tmp_path: Path, transport: str) -> None:
+    publish_affine(tmp_path / "affine", slope=2.0, intercept=0.0)
+    values = [1.5] * 300_000
+    body = json.dumps({"inputs": [{"name": "x", "shape": [len(values)], "datatype": "FP32", "data": values}]}).encode()
+    flags = ["--max_queued_requests=1", "--tensorflow_session_parallelism=1", f"--transport={transport}"]
+    with (
+        serve(tmp_path / "affine", model="affine", log_dir=tmp_path, flags=flags) as server,
+        ThreadPoolExecutor(12) as pool,
+    ):
+        codes = list(pool.map(lambda _: server.post("/v2/models/affine/infer", body)[0], range(24)))
+        lines = [line.rpartition(" ") for line in server.get("/metrics")[1].splitlines() if ":refused{" in line]
+    found = {series: int(count) for series, _, count in lines if int(count)}
+    assert set(codes) == {200, 429}
+    assert found == {':modelyard:serving:refused{model="affine",reason="queue_full"}': codes.count(429)}

@@ -74,9 +74,9 @@ def ask(connection: http.client.HTTPSConnection, method: str, path: str, body: b
     return answer.status, answer.read().decode()
 
 
-def channel_of(room: Room, client: Pair, authority: Pair | None = None) -> grpc.Channel:
+def channel_of(room: Room, client: Pair) -> grpc.Channel:
     credentials = grpc.ssl_channel_credentials(
-        (authority or room.authority).certificate.read_bytes(), client.key.read_bytes(), client.certificate.read_bytes()
+        room.authority.certificate.read_bytes(), client.key.read_bytes(), client.certificate.read_bytes()
     )
     # Without this, channels with the same arguments share their connection.
     options = [("grpc.use_local_subchannel_pool", 1)]

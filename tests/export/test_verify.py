@@ -83,9 +83,9 @@ def without(reference: Reference, *names: str) -> Reference:
     )
 
 
-def edit_onnx(converted: Path, folder: Path, edit: Callable[[Any], None], graph: str = "serving_default") -> Path:
+def edit_onnx(converted: Path, folder: Path, edit: Callable[[Any], None]) -> Path:
     shutil.copytree(converted / "onnx", folder / "onnx")
-    path = folder / "onnx" / f"{graph}.onnx"
+    path = folder / "onnx" / "serving_default.onnx"
     model = onnx.load(path)
     edit(model.graph)
     onnx.save(model, path)

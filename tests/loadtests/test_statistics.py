@@ -13,9 +13,9 @@ from modelyard.loadtests.generate._server_metrics import parse_page, splits
 from modelyard.loadtests.scenarios._events import latency_step
 
 
-def log_of(latency_ms: np.ndarray, *, seconds: float = 10.0, outcome: Outcome = Outcome.OK) -> Log:
+def log_of(latency_ms: np.ndarray, *, outcome: Outcome = Outcome.OK) -> Log:
     count = len(latency_ms)
-    intended = np.linspace(0, seconds, count, endpoint=False)
+    intended = np.linspace(0, 10, count, endpoint=False)
     return Log(
         kinds=("grpc image",),
         kind=np.zeros(count, np.uint16),
@@ -25,7 +25,7 @@ def log_of(latency_ms: np.ndarray, *, seconds: float = 10.0, outcome: Outcome = 
         outcome=np.full(count, outcome, np.uint8),
         rows=np.ones(count, np.int64),
         matches=np.ones(count, np.int64),
-        seconds=seconds,
+        seconds=10,
     )
 
 

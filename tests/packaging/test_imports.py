@@ -16,19 +16,19 @@ ALLOWED: dict[str, set[str]] = {
     "wire": {"errors"},
     "clients": {"errors", "wire"},
     "cli": {"errors", "console"},
-    "console": {"errors"},
+    "console": {"errors", "lazy"},
     "lazy": {"errors"},
-    "artifact": {"errors", "wire"},
-    "reports": {"errors"},
+    "artifact": {"errors", "lazy", "wire"},
+    "reports": {"errors", "lazy"},
     "batch": {"errors", "console", "lazy", "wire", "artifact", "clients", "serving"},
-    "deploy": {"errors"},
+    "deploy": {"errors", "lazy"},
     "mlflow": {"errors", "lazy", "artifact", "batch"},
-    "serving": {"errors", "console", "wire", "artifact", "clients"},
+    "serving": {"errors", "console", "lazy", "wire", "artifact", "clients"},
     # Its one use of export is TrainResult.export(), when it is called.
     "training": {"errors", "console", "lazy", "wire", "artifact", "export"},
     "export": {"errors", "console", "lazy", "wire", "artifact", "reports", "training"},
-    "pipeline": {"errors", "console", "wire", "artifact", "clients", "training", "export", "serving"},
-    "loadtests": {"errors", "wire", "clients", "artifact", "reports", "training"},
+    "pipeline": {"errors", "console", "lazy", "wire", "artifact", "clients", "training", "export", "serving"},
+    "loadtests": {"errors", "lazy", "wire", "clients", "artifact", "reports", "training"},
 }
 ROOMS_OF_FOLDERS = ("clients", "export", "loadtests", "serving", "training")
 #: The packages of the server, from the bottom: each may import those before it.

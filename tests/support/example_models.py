@@ -87,12 +87,12 @@ def make_data(count: int) -> VerificationData:
     )
 
 
-def publish_examples(model_dir: Path, *, count: int = 64) -> Any:
+def publish_examples(model_dir: Path) -> Any:
     """Exports the model in every format; returns the report."""
     from modelyard.export import ExportOptions, export
 
     model = make_model()
-    options = ExportOptions(min_examples=count, latency_calls=10)
+    options = ExportOptions(min_examples=64, latency_calls=10)
     return export(
-        model, model_dir, data=make_data(count), signatures=make_signatures(model), source=Source(), options=options
+        model, model_dir, data=make_data(64), signatures=make_signatures(model), source=Source(), options=options
     )

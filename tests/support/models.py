@@ -161,26 +161,6 @@ def publish_hungry(model_dir: Path, *, megabytes: int) -> AnyVersion:
     return _publish(model_dir, helper.make_graph(nodes, "hungry", [x], [y], [many]))
 
 
-def publish_crowded(model_dir: Path) -> AnyVersion:
-    """Publishes ``y = 2 x`` over float32 [-1] as an ONNX version that takes time by the square of its rows."""
-
-    constants = [
-        numpy_helper.from_array(np.array(2, dtype=np.float32), "two"),
-        numpy_helper.from_array(np.array([20_000], dtype=np.int64), "many"),
-    ]
-    nodes = [
-        helper.make_node("Shape", ["x"], ["rows"]),
-        helper.make_node("Concat", ["rows", "rows", "many"], ["shape"], axis=0),
-        helper.make_node("ConstantOfShape", ["shape"], ["zeros"]),
-        helper.make_node("Sin", ["zeros"], ["sines"]),
-        helper.make_node("ReduceMax", ["sines"], ["zero"], keepdims=0),
-        helper.make_node("Mul", ["x", "two"], ["double"]),
-        helper.make_node("Add", ["double", "zero"], ["y"]),
-    ]
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch"]) for name in "xy")
-    return _publish(model_dir, helper.make_graph(nodes, "crowded", [x], [y], constants))
-
-
 def publish_pairs(model_dir: Path) -> ModelVersion:
     """Publishes ``y = 2 a + b`` over float32 [-1, 3], and ``s``, the sum of each row of it."""
 

@@ -30,13 +30,9 @@ from modelyard.training import (
 )
 from modelyard.training.cli import main
 from modelyard.training.data import ImageFolder, ImageOptions
-from tests.training.toy_task import ToyTask
+from tests.training.toy_task import ToyTask, same_values
 
 OPTIONS = TrainerOptions(max_steps=4, batch_size=8, seed=3, keep_best=None)
-
-
-def same_values(one: Any, other: Any) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one.values(), other.values(), strict=True))
 
 
 class ObjectTask(ToyTask):

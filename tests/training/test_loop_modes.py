@@ -30,8 +30,8 @@ from modelyard.training import (
 from modelyard.training.checkpoint import list_checkpoints
 from modelyard.training.loop import LoopName
 from tests.training.library_task import LibraryTask
-from tests.training.test_trainer import StopAt, _Stop, numbers, same_values
-from tests.training.toy_task import EXAMPLES, STEPS_PER_EPOCH, ToyTask
+from tests.training.test_trainer import StopAt, _Stop, numbers
+from tests.training.toy_task import EXAMPLES, STEPS_PER_EPOCH, ToyTask, same_values
 
 OPTIONS = TrainerOptions(epochs=3, batch_size=8, steps_per_loop=4, seed=11)
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
 from modelyard.training import EarlyStop, Evaluated, Event, Goal, InputRequest, StepsDone, Trainer, TrainerOptions
-from tests.training.toy_task import STEPS_PER_EPOCH, ToyTask
+from tests.training.toy_task import STEPS_PER_EPOCH, ToyTask, same_values
 
 OPTIONS = TrainerOptions(max_steps=15, eval_every_steps=4, batch_size=8, steps_per_loop=3, seed=11)
 
@@ -27,10 +27,6 @@ class Endless(ToyTask):
 
 class _Stop(Exception):
     pass
-
-
-def same_values(one: ToyTask, other: ToyTask) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one.values(), other.values(), strict=True))
 
 
 def test_a_run_ends_in_the_middle_of_an_epoch_and_evaluates_where_it_is_told() -> None:

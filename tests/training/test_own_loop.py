@@ -15,7 +15,7 @@ import tensorflow as tf
 from modelyard.errors import CheckpointError, ConfigurationError, NonFiniteLossError
 from modelyard.training import InputRequest, Loop, Trainer, TrainerOptions, average_loss, minimize
 from tests.support.devices import LOGICAL_CPUS, separate_replicas
-from tests.training.toy_task import STEPS_PER_EPOCH, ToyTask
+from tests.training.toy_task import STEPS_PER_EPOCH, ToyTask, same_values
 
 
 class MinimizingToy(ToyTask):
@@ -76,10 +76,6 @@ def trained(kind: type[MinimizingToy] = MinimizingToy, **options: Any) -> tuple[
     task = kind()
     result = Trainer(task, TrainerOptions(epochs=2, batch_size=8, eval_batch_size=20, seed=11, **options)).run()
     return task, [entry.metrics for entry in result.history]
-
-
-def same_values(one: ToyTask, other: ToyTask) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one.values(), other.values(), strict=True))
 
 
 def test_it_does_what_the_trainer_does() -> None:

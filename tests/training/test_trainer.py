@@ -26,17 +26,13 @@ from modelyard.training import (
     TrainResult,
     restore,
 )
-from tests.training.toy_task import EXAMPLES, STEPS_PER_EPOCH, ToyTask
+from tests.training.toy_task import EXAMPLES, STEPS_PER_EPOCH, ToyTask, same_values
 
 OPTIONS = TrainerOptions(epochs=3, batch_size=8, steps_per_loop=4, seed=11)
 
 
 def numbers(result: TrainResult) -> list[tuple[Mapping[str, float], Mapping[str, float]]]:
     return [(epoch.train, epoch.evaluation) for epoch in result.history]
-
-
-def same_values(one: ToyTask, other: ToyTask) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one.values(), other.values(), strict=True))
 
 
 class _Stop(Exception):

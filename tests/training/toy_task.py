@@ -73,3 +73,8 @@ class ToyTask(Task):
     def values(self) -> list[np.ndarray[Any, Any]]:
         """Every number of the model and of its optimizer."""
         return [np.asarray(value) for value in [*self.model.variables, *self.optimizer.variables]]
+
+
+def same_values(one: Any, other: Any) -> bool:
+    """Whether every number of two tasks is the same."""
+    return all(np.array_equal(a, b) for a, b in zip(one.values(), other.values(), strict=True))

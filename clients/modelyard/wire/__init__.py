@@ -16,6 +16,7 @@ from modelyard.wire._generated import (
     traffic_pb2,
 )
 from modelyard.wire._generated._pool import Default as descriptor_pool
+from modelyard.wire._oip import OIP_DATATYPES, OIP_DTYPES
 from modelyard.wire._services import INFERENCE_SERVICE, MODEL_SERVICE, PREDICTION_SERVICE, Method
 from modelyard.wire._status import (
     GRPC_STATUS,
@@ -49,6 +50,8 @@ __all__ = [
     "MAX_RANK",
     "MODEL_SERVICE",
     "Method",
+    "OIP_DATATYPES",
+    "OIP_DTYPES",
     "PREDICTION_SERVICE",
     "array_to_tensor",
     "as_wire_array",

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.errors import ImageDecodeError, MissingDependencyError, RequestTooLargeError
+from modelyard.errors import ImageDecodeError, RequestTooLargeError
+from modelyard.lazy import needs_extra
 
 if TYPE_CHECKING:
     from PIL import Image as PilImage
@@ -52,12 +53,8 @@ def decode_image(data: bytes, channels: int, *, max_pixels: int = MAX_IMAGE_PIXE
     """
     if channels not in (1, 3):
         raise ValueError(f"channels is {channels}; expected 1 (grey) or 3 (RGB).")
-    try:
+    with needs_extra("serving", "PIL", purpose="Decoding images"):
         from PIL import Image
-    except ModuleNotFoundError as exc:
-        if exc.name != "PIL":
-            raise
-        raise MissingDependencyError(package="pillow", extra="serving", purpose="Decoding images") from exc
     if not _has_end(data):
         raise _not_an_image(data, "its end is missing")
     try:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.errors import ArtifactError, ConfigurationError, MissingDependencyError, PublishError
+from modelyard.lazy import needs_extra
 
 _HINT = {
     "s3": "credentials are looked for as by every AWS tool (AWS_ACCESS_KEY_ID, AWS_PROFILE, ...); AWS_ENDPOINT_URL "
@@ -57,10 +58,8 @@ class RemotePath:
                 f"{url} is not on a file system that is known here; expected an object store: "
                 f"{', '.join(f'{each}://' for each in _STORES)}."
             )
-        try:
+        with needs_extra("remote", "fsspec", purpose=f"{url}"):
             core = importlib.import_module("fsspec.core")
-        except ModuleNotFoundError as exc:
-            raise MissingDependencyError(package="fsspec", extra="remote", purpose=f"{url}") from exc
         try:
             # Another process may have changed what is there a moment ago: nothing is remembered.
             self._fs, self._path = core.url_to_fs(self._url, use_listings_cache=False)

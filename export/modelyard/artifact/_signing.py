@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelyard.errors import ConfigurationError, IntegrityError, MissingDependencyError
+from modelyard.errors import ConfigurationError, IntegrityError
+from modelyard.lazy import needs_extra
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 #: Beside the manifest, and like it not listed in it.
 SIGNATURE_NAME = "manifest.json.sig"
 _BYTES = 64
+_PURPOSE = "Signing and checking versions"
 
 #: Makes the signature of a manifest's bytes.
 Signer = Callable[[bytes], bytes]
@@ -56,11 +58,9 @@ def generate_key(path: Path) -> Path:
         ConfigurationError: One of the files exists, or cannot be written.
         MissingDependencyError: cryptography is not installed.
     """
-    try:
+    with needs_extra("signing", "cryptography", purpose=_PURPOSE):
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    except ModuleNotFoundError as exc:
-        raise _missing() from exc
     public = path.with_suffix(".pub.pem")
     if public.exists():
         raise ConfigurationError(f"{public} exists; expected a new file. Choose another name.")
@@ -91,11 +91,9 @@ def load_signing_key(path: Path) -> Signer:
         MissingDependencyError: cryptography is not installed.
     """
     content = _read(path)
-    try:
+    with needs_extra("signing", "cryptography", purpose=_PURPOSE):
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
-    except ModuleNotFoundError as exc:
-        raise _missing() from exc
     try:
         key = load_pem_private_key(content, password=None)
     except (ValueError, TypeError):
@@ -122,11 +120,9 @@ def load_trusted_keys(paths: Sequence[Path]) -> tuple[TrustedKey, ...]:
     """
     if not paths:
         return ()
-    try:
+    with needs_extra("signing", "cryptography", purpose=_PURPOSE):
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
-    except ModuleNotFoundError as exc:
-        raise _missing() from exc
     keys = []
     for path in paths:
         try:
@@ -146,11 +142,9 @@ def check_signature(manifest: bytes, signature: bytes | None, keys: Sequence[Tru
         IntegrityError: There is no signature, or it is not by one of the keys.
         MissingDependencyError: cryptography is not installed.
     """
-    try:
+    with needs_extra("signing", "cryptography", purpose=_PURPOSE):
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    except ModuleNotFoundError as exc:
-        raise _missing() from exc
     known = ", ".join(f"{key.name} ({key.fingerprint})" for key in keys)
     if signature is None:
         raise IntegrityError(
@@ -178,7 +172,3 @@ def _read(path: Path) -> bytes:
 
 def _unfit(path: Path, expected: str) -> ConfigurationError:
     return ConfigurationError(f"{path} is no key that fits; expected {expected}.")
-
-
-def _missing() -> MissingDependencyError:
-    return MissingDependencyError(package="cryptography", extra="signing", purpose="Signing and checking versions")

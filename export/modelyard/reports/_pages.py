@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from modelyard.errors import MissingDependencyError
+from modelyard.lazy import needs_extra
 
 if TYPE_CHECKING:
     import jinja2
@@ -23,12 +23,8 @@ def render_page(package: str, template: str, *, extra: str, **values: object) ->
     Raises:
         MissingDependencyError: Jinja2 is not installed.
     """
-    try:
+    with needs_extra(extra, "jinja2", purpose="Writing a report"):
         import jinja2  # noqa: F401
-    except ModuleNotFoundError as exc:
-        if exc.name != "jinja2":
-            raise
-        raise MissingDependencyError(package="jinja2", extra=extra, purpose="Writing a report") from exc
     return _environment(package).get_template(template).render(values)
 
 

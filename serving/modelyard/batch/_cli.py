@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from modelyard.batch._model import BatchModel
 from modelyard.console import ProgressBar, Shown
-from modelyard.errors import MissingDependencyError
+from modelyard.lazy import needs_extra
 
 _DESCRIPTION = """\
 Answers the rows of files: JSON lines, Parquet, TFRecords of tf.Example, and
@@ -44,12 +44,8 @@ def main(argv: list[str]) -> int:
 
 
 def _predict(args: argparse.Namespace, runner: list[str]) -> int:
-    try:
+    with needs_extra("beam", "apache_beam", purpose="modelyard batch"):
         from modelyard.batch._run import FileOptions, predict_files
-    except ModuleNotFoundError as exc:
-        if (exc.name or "").partition(".")[0] != "apache_beam":
-            raise
-        raise MissingDependencyError(package="apache-beam", extra="beam", purpose="modelyard batch") from exc
     model = BatchModel(
         model=args.model, server=args.server, version=args.version, signature=args.signature, outputs=args.outputs,
         keep=args.keep, runtime=args.runtime, threads=args.threads,

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 
 from modelyard.deploy._options import TRAIN_AND_EXPORT, CommonOptions, Documents, check
-from modelyard.errors import DeploymentError, MissingDependencyError
+from modelyard.errors import DeploymentError
+from modelyard.lazy import needs_extra
 
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[^/\s]+)*")
 _FOLDER = "s3://BUCKET or s3://BUCKET/FOLDER, with no slash at the end"
@@ -121,13 +122,9 @@ def send_aws(documents: Documents, *, step: str, region: str | None = None) -> d
         DeploymentError: There are no credentials, the service cannot be
             reached, or it refused a request. What was made before stays.
     """
-    try:
+    with needs_extra("aws", "boto3", "botocore", purpose="Sending to AWS"):
         import boto3
         from botocore.exceptions import BotoCoreError, ClientError
-    except ModuleNotFoundError as exc:
-        if exc.name not in ("boto3", "botocore"):
-            raise
-        raise MissingDependencyError(package="boto3", extra="aws", purpose="Sending to AWS") from exc
     names = [name for name in documents if (name == "create-training-job.json") == (step == "train")]
     made: dict[str, str] = {}
     try:

@@ -18,6 +18,8 @@ COUNT = 130
 SUBSET_FOLDER = Path(modelyard.training.data.__file__).parent / "fashion_mnist_subset"
 FILES = [f"{split}-{kind}-ubyte.gz" for split in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
 
+Batches = list[tuple[np.ndarray, np.ndarray]]
+
 
 def folder_name(label: str) -> str:
     return label.replace("/", "-").replace(" ", "-").lower()
@@ -49,3 +51,11 @@ def example(image: bytes, label: int) -> bytes:
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory, subset: FashionMnist) -> Path:
     return write_photos(tmp_path_factory.mktemp("photos"), subset)
+
+
+def assert_same(found: Batches, expected: Batches) -> None:
+    """Both have batches, and the same images and labels in each."""
+    assert len(found) == len(expected) > 0
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one[0], other[0])
+        np.testing.assert_array_equal(one[1], other[1])

@@ -20,10 +20,9 @@ from modelyard.training.data import (
     image_folder_dataset,
     scan_images,
 )
-from tests.training.data.conftest import jpeg
+from tests.training.data.conftest import Batches, assert_same, jpeg
 
 IMAGE = ImageOptions(height=24, width=20, channels=3, crop=0.8)
-Batches = list[tuple[np.ndarray, np.ndarray]]
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +33,6 @@ def folder(photos: Path) -> ImageSplits:
 def batches(folder: ImageSplits, split: str = "train", **options: Any) -> Batches:
     arguments = {"image": IMAGE, "batch_size": 16, **options}
     return list(image_folder_dataset(split, folder=folder, **arguments).as_numpy_iterator())
-
-
-def assert_same(found: Batches, expected: Batches) -> None:
-    assert len(found) == len(expected) > 0
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one[0], other[0])
-        np.testing.assert_array_equal(one[1], other[1])
 
 
 def test_evaluation_is_bit_for_bit_what_a_server_computes(folder: ImageSplits) -> None:

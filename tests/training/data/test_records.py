@@ -20,10 +20,9 @@ from modelyard.training.data import (
     scan_images,
     tfrecord_dataset,
 )
-from tests.training.data.conftest import example, jpeg
+from tests.training.data.conftest import Batches, assert_same, example, jpeg
 
 IMAGE = ImageOptions(height=24, width=20, channels=1, crop=0.8)
-Batches = list[tuple[np.ndarray, np.ndarray]]
 
 
 def write(path: Path, messages: list[bytes]) -> None:
@@ -48,13 +47,6 @@ def records(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> RecordFol
 def batches(records: RecordFolder, **options: Any) -> Batches:
     arguments = {"image": IMAGE, "batch_size": 16, "shuffle_window": 40, **options}
     return list(tfrecord_dataset("train", records=records, **arguments).as_numpy_iterator())
-
-
-def assert_same(found: Batches, expected: Batches) -> None:
-    assert len(found) == len(expected) > 0
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one[0], other[0])
-        np.testing.assert_array_equal(one[1], other[1])
 
 
 def as_set(found: Batches) -> set[tuple[int, bytes]]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.errors import MissingDependencyError
+from modelyard.lazy import needs_extra
 
 _SIDE = 168
 _COLUMNS = 5
@@ -33,12 +33,8 @@ def draw_predictions(
     Raises:
         MissingDependencyError: Pillow is not installed.
     """
-    try:
+    with needs_extra("training", "PIL", purpose="Drawing predictions"):
         from PIL import Image, ImageDraw, ImageFont
-    except ModuleNotFoundError as exc:
-        if exc.name != "PIL":
-            raise
-        raise MissingDependencyError(package="pillow", extra="training", purpose="Drawing predictions") from exc
     if images.ndim == 4 and images.shape[-1] == 1:
         images = images[..., 0]
     count, height, width = images.shape[:3]

@@ -27,7 +27,8 @@ from modelyard.artifact import (
 )
 from modelyard.artifact.bundle._graph import Graph
 from modelyard.artifact.bundle._metadata import LABELS_FILE, Image, Tensor, write_metadata
-from modelyard.errors import ConfigurationError, LoadError, MissingDependencyError, VerificationError
+from modelyard.errors import ConfigurationError, LoadError, VerificationError
+from modelyard.lazy import needs_extra
 
 Array = npt.NDArray[Any]
 #: Of the spread of what a preprocess graph makes of 0 to 255: how far off a line it may be.
@@ -285,10 +286,8 @@ def _with_labels(content: bytes, labels: Sequence[str]) -> bytes:
 
 
 def _interpreter(content: bytes) -> Any:
-    try:
+    with needs_extra("export", "ai_edge_litert", purpose="modelyard repo bundle"):
         from ai_edge_litert.interpreter import Interpreter
-    except ModuleNotFoundError as exc:
-        raise MissingDependencyError(package="ai_edge_litert", extra="export", purpose="modelyard repo bundle") from exc
     try:
         return Interpreter(model_content=content)
     except ValueError as exc:

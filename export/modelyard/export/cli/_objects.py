@@ -6,7 +6,8 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from modelyard.errors import ConfigurationError, MissingDependencyError
+from modelyard.errors import ConfigurationError
+from modelyard.lazy import needs_extra
 
 
 def make_model(source: str, library: str) -> Any:
@@ -14,12 +15,8 @@ def make_model(source: str, library: str) -> Any:
     from modelyard.export.sources import library_of
     from modelyard.training.user import find_object
 
-    try:
+    with needs_extra(library, library, purpose=f"--from {library}"):
         model = find_object(source)()
-    except ModuleNotFoundError as exc:
-        if str(exc.name).partition(".")[0] != library:
-            raise
-        raise MissingDependencyError(package=library, extra=library, purpose=f"--from {library}") from exc
     if library_of(model) != library:
         raise ConfigurationError(
             f"{source} returned a {type(model).__name__}; with --from {library} a model of {library} is expected."

@@ -15,6 +15,7 @@ from modelyard.loadtests.generate._outcomes import GRPC_REFUSALS, Outcome
 from modelyard.loadtests.generate._sender import Cancel, Done, Endpoint
 from modelyard.loadtests.traffic import Request
 
+_CONNECTIONS = 4
 #: Streams of a connection before the server has said how many it takes: what RFC 9113 asks servers to allow.
 _FIRST_STREAMS = 100
 #: REFUSED_STREAM and ENHANCE_YOUR_CALM are a server's "not now".
@@ -26,10 +27,10 @@ _MESSAGE_HEAD = 5
 class Http2Sender:
     """Spreads calls over a few connections."""
 
-    def __init__(self, endpoint: Endpoint, *, connections: int = 4, timeout_s: float = 10.0) -> None:
+    def __init__(self, endpoint: Endpoint, *, timeout_s: float) -> None:
         self._endpoint = endpoint
         self._timeout = f"{max(int(timeout_s * 1000), 1)}m"
-        self._slots: list[_Connection | None] = [None] * connections
+        self._slots: list[_Connection | None] = [None] * _CONNECTIONS
         self._next = 0
         self._blocks: dict[str, bytes] = {}
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from modelyard.errors import ConfigurationError, MissingDependencyError
+from modelyard.errors import ConfigurationError
+from modelyard.lazy import needs_extra
 
 _TABLES: Mapping[str, tuple[str, ...]] = {
     "load": ("arrivals", "kinds", "shape", "seed"),
@@ -49,12 +50,8 @@ def _toml(text: str, path: Path) -> dict[str, Any]:
 
 
 def _yaml(text: str, path: Path) -> dict[str, Any]:
-    try:
+    with needs_extra("loadtests", "yaml", purpose=f"Reading {path.name}"):
         import yaml
-    except ModuleNotFoundError as exc:
-        if exc.name != "yaml":
-            raise
-        raise MissingDependencyError(package="pyyaml", extra="loadtests", purpose=f"Reading {path.name}") from exc
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as exc:

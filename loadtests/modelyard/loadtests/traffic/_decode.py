@@ -11,8 +11,9 @@ from google.protobuf.message import DecodeError
 
 from modelyard.errors import LoadTestError, ModelyardError
 from modelyard.loadtests.traffic._answers import check_answer, check_outputs, classes_of
-from modelyard.loadtests.traffic._requests import DATATYPES, Array, Arrays, Request, strings
+from modelyard.loadtests.traffic._requests import Array, Arrays, Request, strings
 from modelyard.wire import (
+    OIP_DTYPES,
     PREDICTION_SERVICE,
     dtype_by_name,
     inference_pb2,
@@ -117,14 +118,14 @@ def _grpc_v2(request: Request, body: bytes) -> dict[str, Array]:
             array = _from_raw(answer.raw_output_contents[index], output.datatype)
         else:
             values = list(getattr(output.contents, _CONTENTS[output.datatype]))
-            array = _array(values, DATATYPES[output.datatype])
+            array = _array(values, OIP_DTYPES[output.datatype])
         found[output.name] = array.reshape(list(output.shape))
     return found
 
 
 def _rest_v2(request: Request, body: bytes) -> dict[str, Array]:
     return {
-        output["name"]: _array(output["data"], DATATYPES[output["datatype"]]).reshape(output["shape"])
+        output["name"]: _array(output["data"], OIP_DTYPES[output["datatype"]]).reshape(output["shape"])
         for output in json.loads(body)["outputs"]
     }
 
@@ -159,7 +160,7 @@ def _bytes(value: object) -> bytes:
 
 def _from_raw(raw: bytes, datatype: str) -> Array:
     if datatype != "BYTES":
-        return np.frombuffer(raw, dtype=dtype_by_name(DATATYPES[datatype]).numpy or np.dtype(np.uint16))
+        return np.frombuffer(raw, dtype=dtype_by_name(OIP_DTYPES[datatype]).numpy or np.dtype(np.uint16))
     values, at = [], 0
     while at < len(raw):
         size = int.from_bytes(raw[at : at + 4], "little")

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.clients import SignatureInfo, TensorInfo
-from modelyard.errors import ConfigurationError, MissingDependencyError
+from modelyard.errors import ConfigurationError
+from modelyard.lazy import needs_extra
 from modelyard.loadtests.options import LoadTestOptions
 from modelyard.loadtests.traffic._requests import DEFAULT_SIGNATURE, Array, Request, encode, strings
 from modelyard.loadtests.traffic._source import DISTINCT, Traffic, ask
@@ -51,12 +52,8 @@ class Images:
 
     def encoded(self, chosen: npt.NDArray[np.int64]) -> list[bytes]:
         """Images as the signature ``image_bytes`` takes them: PNG files."""
-        try:
+        with needs_extra("loadtests", "PIL", purpose="Encoding images"):
             from PIL import Image
-        except ModuleNotFoundError as exc:
-            if exc.name != "PIL":
-                raise
-            raise MissingDependencyError(package="pillow", extra="loadtests", purpose="Encoding images") from exc
         files = []
         for index in chosen:
             buffer = io.BytesIO()

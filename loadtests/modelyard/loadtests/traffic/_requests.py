@@ -16,6 +16,7 @@ from modelyard.clients import TensorInfo
 from modelyard.errors import ConfigurationError
 from modelyard.wire import (
     INFERENCE_SERVICE,
+    OIP_DATATYPES,
     PREDICTION_SERVICE,
     array_to_tensor,
     dtype_by_numpy,
@@ -26,14 +27,6 @@ from modelyard.wire import (
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 DEFAULT_SIGNATURE = "serving_default"
-
-#: The Open Inference Protocol's names of dtypes.
-DATATYPES = {
-    "BOOL": "bool", "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64", "INT8": "int8",
-    "INT16": "int16", "INT32": "int32", "INT64": "int64", "FP16": "float16", "BF16": "bfloat16", "FP32": "float32",
-    "FP64": "float64", "BYTES": "string",
-}  # fmt: skip
-_OF_DTYPES = {dtype: datatype for datatype, dtype in DATATYPES.items()}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -181,9 +174,9 @@ def _b64(value: Any) -> object:
 
 def _datatype(array: Array) -> str:
     dtype = dtype_by_numpy(array.dtype).name
-    if dtype not in _OF_DTYPES:
+    if dtype not in OIP_DATATYPES:
         raise ConfigurationError(f"The Open Inference Protocol has no datatype for {dtype}: give --kind grpc or rest.")
-    return _OF_DTYPES[dtype]
+    return OIP_DATATYPES[dtype]
 
 
 def _raw(array: Array) -> bytes:

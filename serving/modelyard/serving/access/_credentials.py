@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from types import ModuleType
 
-from modelyard.errors import MissingDependencyError
+from modelyard.lazy import needs_extra
 
 #: The host of callers that came by a UNIX socket that the server was told to listen on.
 UNIX_SOCKET = "unix:"
@@ -51,10 +51,6 @@ def normal_subject(text: str) -> str:
 
 
 def _x509() -> ModuleType:
-    try:
+    with needs_extra("access", "cryptography", purpose="Knowing clients by their certificates"):
         from cryptography import x509
-    except ModuleNotFoundError as exc:
-        raise MissingDependencyError(
-            package="cryptography", extra="access", purpose="Knowing clients by their certificates"
-        ) from exc
     return x509

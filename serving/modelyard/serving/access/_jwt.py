@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelyard.errors import ConfigurationError, MissingDependencyError, UnauthenticatedError
+from modelyard.errors import ConfigurationError, UnauthenticatedError
+from modelyard.lazy import needs_extra
 from modelyard.serving.access._principals import JwtOptions
 
 if TYPE_CHECKING:
@@ -33,10 +34,8 @@ _REASONS = {
 
 class Tokens:
     def __init__(self, options: JwtOptions, clock: Callable[[], float] = time.monotonic) -> None:
-        try:
+        with needs_extra("access", "jwt", purpose="Verifying JSON web tokens"):
             import jwt
-        except ModuleNotFoundError as exc:
-            raise MissingDependencyError(package="jwt", extra="access", purpose="Verifying JSON web tokens") from exc
         self._jwt = jwt
         self._clock = clock
         self.options = options

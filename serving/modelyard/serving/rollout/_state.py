@@ -121,12 +121,12 @@ class RuleState:
             if state is self.stable or state.rolled_back:
                 continue
             seen = state.window.total()
-            for limit, reason in _excesses(self, state, seen, stable):
+            for limit, reason in _excesses(self, seen, stable):
                 yield state, limit, f"{reason}, in the last {limits.window_s:g} s"
                 break
 
 
-def _excesses(traffic: RuleState, state: TargetState, seen: Samples, stable: Samples) -> Iterator[tuple[str, str]]:
+def _excesses(traffic: RuleState, seen: Samples, stable: Samples) -> Iterator[tuple[str, str]]:
     limits, name = traffic.rule.limits, traffic.stable.name
     enough = seen.requests >= limits.min_samples
     if limits.max_error_rate is not None and enough and seen.error_rate > stable.error_rate + limits.max_error_rate:

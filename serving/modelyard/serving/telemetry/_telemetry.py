@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 from modelyard.serving.config import Form, TelemetryOptions
 from modelyard.serving.metrics import Metrics
@@ -42,16 +42,14 @@ class Sink(Protocol):
 class AccessLog(Sink):
     """A line for each request of the access log's share."""
 
-    def __init__(self, form: Form, stream: TextIO | None = None) -> None:
+    def __init__(self, form: Form) -> None:
         self._form: Form = form
-        self._stream = stream
 
     def write(self, records: Sequence[RequestRecord]) -> None:
         lines = "".join(line_of(record, self._form) for record in records if record.logged)
         if lines:
-            stream = self._stream or sys.stdout
-            stream.write(lines)
-            stream.flush()
+            sys.stdout.write(lines)
+            sys.stdout.flush()
 
 
 class SlowLog(Sink):

@@ -168,7 +168,7 @@ def test_examples_of_tf_example_signatures_hold_every_feature() -> None:
     sent = _examples.parse_examples(json.dumps(example_body("s", classify)).encode(), max_depth=100).examples
     for found in (decode_examples(messages, decode), decode_examples(sent, decode)):
         assert {name: array.shape for name, array in found.items()} == {"age": (1,), "counts": (1, 2), "word": (1,)}
-    assert request_url("a b", classify, version=2) == "/v1/models/a%20b/versions/2:classify"
+    assert request_url("a b", classify) == "/v1/models/a%20b:classify"
 
 
 def test_a_foreign_classifier_does_not_say_what_its_examples_are() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from modelyard.errors import MissingDependencyError
+from modelyard.lazy import needs_extra
 from modelyard.training.run import Evaluated, Event, RunEnded, RunStarted, StepsDone
 
 if TYPE_CHECKING:
@@ -47,12 +47,8 @@ class WandbLog:
         mode: WandbMode = "online",
         config: dict[str, Any] | None = None,
     ) -> None:
-        try:
+        with needs_extra("wandb", "wandb", purpose="WandbLog"):
             import wandb
-        except ModuleNotFoundError as exc:
-            if exc.name != "wandb":
-                raise
-            raise MissingDependencyError(package="wandb", extra="wandb", purpose="WandbLog") from exc
         self._wandb: Any = wandb
         self._project = project
         self._folder = Path(folder)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modelyard.console import quiet_libraries
-from modelyard.errors import ConfigurationError, MissingDependencyError
+from modelyard.errors import ConfigurationError
+from modelyard.lazy import needs_extra
 from modelyard.training.cli import add_flags, make_command, note, run_command
 from modelyard.training.data._vocabulary import read_vocabulary
 
@@ -120,12 +121,8 @@ def main(argv: list[str]) -> int:
 def _convert(arguments: argparse.Namespace, rest: list[str]) -> int:
     # Beam logs to the root logger, from its import on, what a reader of this command cannot act on.
     logging.getLogger().setLevel(logging.ERROR)
-    try:
+    with needs_extra("beam", "apache_beam", purpose="modelyard data convert"):
         from modelyard.training.data._convert import ConvertOptions, convert
-    except ModuleNotFoundError as exc:
-        if (exc.name or "").partition(".")[0] != "apache_beam":
-            raise
-        raise MissingDependencyError(package="apache-beam", extra="beam", purpose="modelyard data convert") from exc
     names = None if arguments.vocabulary is None else read_vocabulary(arguments.vocabulary)
     options = ConvertOptions(
         source=arguments.source,
@@ -169,13 +166,9 @@ def _summary(manifest: Mapping[str, Any], output: str, seconds: float) -> str:
 def _bench(arguments: argparse.Namespace, rest: list[str]) -> int:
     if rest:
         raise ConfigurationError(f"Unknown arguments {' '.join(rest)}; see modelyard data bench --help.")
-    try:
+    with needs_extra("training", "keras", "tensorflow", purpose="modelyard data bench"):
         from modelyard.training.data._bench import bench_input
         from modelyard.training.tasks import find_task
-    except ModuleNotFoundError as exc:
-        if (exc.name or "").partition(".")[0] not in ("tensorflow", "keras"):
-            raise
-        raise MissingDependencyError(package=exc.name or "", extra="training", purpose="modelyard data bench") from exc
     name, make = _input(arguments)
     report = bench_input(
         make,

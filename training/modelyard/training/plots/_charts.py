@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.errors import ConfigurationError, MissingDependencyError, TrainingError
+from modelyard.errors import ConfigurationError, TrainingError
+from modelyard.lazy import needs_extra
 from modelyard.training.run import replace_file
 
 if TYPE_CHECKING:
@@ -98,12 +99,8 @@ def save_fit(
 
 
 def _figure(rows: float = 1) -> Figure:
-    try:
+    with needs_extra("training", "matplotlib", purpose="Drawing a chart"):
         from matplotlib.figure import Figure
-    except ModuleNotFoundError as exc:
-        if exc.name != "matplotlib":
-            raise
-        raise MissingDependencyError(package="matplotlib", extra="training", purpose="Drawing a chart") from exc
     return Figure(figsize=(_SIZE[0], _SIZE[1] * max(1.0, rows * 0.7)), dpi=_DPI, layout="constrained")
 
 

@@ -5,17 +5,13 @@ Importing it needs the extra ``tune``.
 
 from __future__ import annotations
 
-from modelyard.errors import MissingDependencyError
+from modelyard.lazy import needs_extra
 
-try:
+with needs_extra("tune", "optuna", purpose="modelyard.training.tune"):
     from modelyard.training.tune._search import SearchResult, search
     from modelyard.training.tune._space import Parameter, parse_parameter
     from modelyard.training.tune._study import TuneOptions, load_options
     from modelyard.training.tune._trial import ReportAction, configure
-except ModuleNotFoundError as exc:
-    if (exc.name or "").partition(".")[0] != "optuna":
-        raise
-    raise MissingDependencyError(package="optuna", extra="tune", purpose="modelyard.training.tune") from exc
 
 __all__ = [
     "Parameter",

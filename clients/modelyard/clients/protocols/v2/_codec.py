@@ -19,7 +19,7 @@ import numpy.typing as npt
 from modelyard.clients.protocols import DEFAULT_SIGNATURE, Answer, PredictCall, Target, parse, parse_json, quote_bytes
 from modelyard.clients.values import ModelMetadata, Prediction, SignatureInfo, TensorInfo, array_json
 from modelyard.errors import InvalidInputError, ProtocolError, RequestTooLargeError, UnsupportedError
-from modelyard.wire import dtype_by_name, dtype_by_numpy, inference_pb2, varint
+from modelyard.wire import OIP_DATATYPES, OIP_DTYPES, dtype_by_name, dtype_by_numpy, inference_pb2, varint
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -28,12 +28,6 @@ JSON_LENGTH = "inference-header-content-length"
 SIGNATURE_PARAMETER = "signature_name"
 _BINARY_SIZE = "binary_data_size"
 _LENGTH = struct.Struct("<I")
-_NAMES = {
-    "BOOL": "bool", "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64", "INT8": "int8",
-    "INT16": "int16", "INT32": "int32", "INT64": "int64", "FP16": "float16", "FP32": "float32", "FP64": "float64",
-    "BYTES": "string", "BF16": "bfloat16",
-}  # fmt: skip
-_DATATYPES = {name: datatype for datatype, name in _NAMES.items()}
 _FIELDS = {
     "bool": "bool_contents", "int8": "int_contents", "int16": "int_contents", "int32": "int_contents",
     "int64": "int64_contents", "uint8": "uint_contents", "uint16": "uint_contents", "uint32": "uint_contents",
@@ -76,7 +70,7 @@ def prediction_from_message(data: bytes, call: PredictCall) -> Prediction:
         if raw:
             outputs[output.name] = raw_to_array(raw[index], output.datatype, shape, output.name)
         else:
-            name = _NAMES.get(output.datatype, "")
+            name = OIP_DTYPES.get(output.datatype, "")
             values = list(getattr(output.contents, _FIELDS.get(name, ""), ()))
             outputs[output.name] = _values_to_array(values, output.datatype, shape, output.name)
     return _prediction(outputs, response.model_name, response.model_version, call)
@@ -229,7 +223,7 @@ def _metadata(
 def _tensors(rows: Sequence[tuple[str, str, tuple[int, ...]]]) -> Mapping[str, TensorInfo]:
     return MappingProxyType(
         {
-            name: TensorInfo(name=name, dtype=_NAMES.get(datatype, datatype.lower()), shape=shape)
+            name: TensorInfo(name=name, dtype=OIP_DTYPES.get(datatype, datatype.lower()), shape=shape)
             for name, datatype, shape in sorted(rows)
         }
     )
@@ -237,15 +231,15 @@ def _tensors(rows: Sequence[tuple[str, str, tuple[int, ...]]]) -> Mapping[str, T
 
 def _datatype(name: str, array: npt.NDArray[Any]) -> str:
     dtype = dtype_by_numpy(array.dtype).name
-    if dtype not in _DATATYPES:
+    if dtype not in OIP_DATATYPES:
         raise UnsupportedError(f"Input {name!r} is {dtype}, which the Open Inference Protocol has no datatype for.")
-    return _DATATYPES[dtype]
+    return OIP_DATATYPES[dtype]
 
 
 def _numpy(datatype: str, name: str) -> np.dtype[Any]:
-    if datatype not in _NAMES:
+    if datatype not in OIP_DTYPES:
         raise ProtocolError(f"Output {name!r} has the unknown datatype {datatype!r}.")
-    kind = dtype_by_name(_NAMES[datatype]).numpy
+    kind = dtype_by_name(OIP_DTYPES[datatype]).numpy
     if kind is None:
         raise UnsupportedError(f"Output {name!r} is {datatype}, which numpy lacks. Install ml_dtypes.")
     return kind

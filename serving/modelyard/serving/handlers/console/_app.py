@@ -13,11 +13,11 @@ from urllib.parse import unquote
 
 from modelyard.errors import (
     InvalidRequestError,
-    MissingDependencyError,
     ModelNotFoundError,
     ModelyardError,
     RequestTooLargeError,
 )
+from modelyard.lazy import needs_extra
 from modelyard.serving.handlers.console._forms import read_form
 from modelyard.serving.handlers.console._live import Live
 from modelyard.serving.handlers.console._models import Traffic, model_view, models_view, readable, report_of
@@ -188,10 +188,8 @@ class ConsoleApp:
 
 def _renderer(**common: str) -> Callable[[str, Mapping[str, object]], str]:
     """Renders a template, by its name, with values of its own."""
-    try:
+    with needs_extra("serving", "jinja2", purpose="--console"):
         import jinja2
-    except ModuleNotFoundError as exc:
-        raise MissingDependencyError(package="jinja2", extra="serving", purpose="--console") from exc
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(str(__package__)),
         autoescape=True,

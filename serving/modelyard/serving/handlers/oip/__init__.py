@@ -4,14 +4,12 @@ REST below /v2 and gRPC ``inference.GRPCInferenceService``; the specification is
 KServe's open-inference-protocol repository and Triton's protocol extensions.
 """
 
-from modelyard.serving.handlers.oip._datatypes import DATATYPES
 from modelyard.serving.handlers.oip._grpc import OipGrpc
 from modelyard.serving.handlers.oip._rest import ROUTES, OipRest
 from modelyard.serving.handlers.oip._service import OipService
 from modelyard.serving.handlers.oip._types import InferOutput, InferRequest, InferResult, RequestedOutput
 
 __all__ = [
-    "DATATYPES",
     "InferOutput",
     "InferRequest",
     "InferResult",

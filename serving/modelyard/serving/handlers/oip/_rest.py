@@ -206,7 +206,7 @@ class OipRest:
         with counted(self._metrics, self._access, request, model=name, api="infer"):
             try:
                 async with asyncio.timeout(self._limits.timeout_s):
-                    call = await self._offload(request, read)
+                    call = await self._offload(request, read, model=name)
                     return await self._service.infer(call, partial(answer_of, strict=self._options.strict_json))
             except TimeoutError as exc:
                 raise self._limits.late() from exc

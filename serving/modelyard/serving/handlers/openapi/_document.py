@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from modelyard.artifact import CLASSIFY_METHOD, REGRESS_METHOD, Signature
-from modelyard.serving.handlers.oip import DATATYPES, ROUTES
+from modelyard.serving.handlers.oip import ROUTES
 from modelyard.serving.handlers.openapi._examples import example_body, request_url
 from modelyard.serving.handlers.openapi._schemas import (
     COMPONENTS,
@@ -21,6 +21,7 @@ from modelyard.serving.handlers.openapi._schemas import (
     ref,
 )
 from modelyard.serving.requests import MAX_VERSION
+from modelyard.wire import OIP_DATATYPES
 
 Operation = dict[str, Any]
 
@@ -143,7 +144,7 @@ def _models(models: Mapping[str, Mapping[str, Signature]]) -> Iterator[tuple[str
                     "post",
                     _operation(summary, tag, body=ref(request), answer=ref(answer), examples=examples),
                 )
-        body = infer_request(signatures, DATATYPES)
+        body = infer_request(signatures, OIP_DATATYPES)
         if body["anyOf"]:
             summary = f"Call a signature of {name}."
             yield f"/v2/{place}/infer", "post", _operation(summary, tag, body=body, answer=ref("InferAnswer"))

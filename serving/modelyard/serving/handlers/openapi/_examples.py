@@ -27,10 +27,9 @@ _PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+k
 _VERBS = {CLASSIFY_METHOD: "classify", REGRESS_METHOD: "regress"}
 
 
-def request_url(model: str, signature: Signature, *, version: int | None = None) -> str:
+def request_url(model: str, signature: Signature) -> str:
     """The path of version 1 of the API that calls a signature by its own method."""
-    between = "" if version is None else f"/versions/{version}"
-    return f"/v1/models/{quote(model, safe='')}{between}:{_VERBS.get(signature.method, 'predict')}"
+    return f"/v1/models/{quote(model, safe='')}:{_VERBS.get(signature.method, 'predict')}"
 
 
 def example_body(name: str, signature: Signature) -> dict[str, object] | None:

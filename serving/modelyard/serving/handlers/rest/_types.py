@@ -51,7 +51,7 @@ def admit(access: Access, request: HttpRequest, scope: Scope, model: str = "") -
     return ticket
 
 
-def error_answer(error: BaseException, request: str, *, caller: Caller | None = None, indent: int | None = 4) -> Answer:
+def error_answer(error: BaseException, request: str, *, caller: Caller | None = None) -> Answer:
     headers = [JSON]
     if isinstance(error, ModelyardError):
         status, text = http_status_of(error), error.message
@@ -62,7 +62,7 @@ def error_answer(error: BaseException, request: str, *, caller: Caller | None = 
         status, text = 500, unexpected(error, request, caller.request_id if caller else "-", _LOG)
     quoted = json.dumps(text, ensure_ascii=False)
     # What json.dumps writes, whose indented form leaves cycles behind.
-    body = f'{{"error": {quoted}}}' if indent is None else f'{{\n{" " * indent}"error": {quoted}\n}}'
+    body = f'{{\n    "error": {quoted}\n}}'
     # An error may quote bytes of the request that are no text.
     return Answer(status=status, body=body.encode("utf-8", "replace"), headers=headers)
 
