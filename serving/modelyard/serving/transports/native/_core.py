@@ -11,7 +11,7 @@ import modelyard_core
 
 from modelyard.errors import ConfigurationError
 from modelyard.serving.access import Access, Credentials, LiveTls, Ticket
-from modelyard.serving.config import ServerOptions, TlsConfig
+from modelyard.serving.config import ServerOptions, TlsConfig, available_cpus
 from modelyard.serving.metrics import Metrics, ModelStatistics
 from modelyard.serving.repository import ModelManager
 from modelyard.serving.rollout import Rollout
@@ -46,7 +46,8 @@ class NativeCore:
         limits, ours = limits_of(arguments) or GrpcLimits(), options.limits
         if "grpc.max_concurrent_streams" in dict(arguments):
             ours = replace(ours, max_streams=limits.max_streams)
-        threads = _processors()
+        # More than a CPU quota lets run at once would only be throttled; two even of one CPU, for the spare thread.
+        threads = min(_processors(), max(2, available_cpus()))
         self._server = modelyard_core.Server(
             self,
             threads=threads,
