@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,13 @@ def test_errors_are_told(
     error = capsys.readouterr().err
     assert error.startswith("modelyard export: ") and message in error
     assert not (tmp_path / "repository").exists()
+
+
+@pytest.mark.parametrize("arguments", [["absent.keras"], ["folder/absent", "--data", "random"], ["here.keras"]])
+def test_what_a_source_lacks_is_told_before_keras_loads(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.keras").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "keras", None)
+    assert main([*arguments, "--repository", "repository"]) == 2

@@ -263,6 +263,7 @@ def _export(arguments: argparse.Namespace) -> ExportReport | None:
     if arguments.library is not None:
         name = arguments.name or source.rpartition(":")[2]
         check_model_name(name)
+        _check_flags(arguments)
         model = make_model(source, arguments.library)
         return _export_path(arguments, locate(arguments.repository) / name, options, model)
     record = read_record(path)
@@ -275,6 +276,10 @@ def _export(arguments: argparse.Namespace) -> ExportReport | None:
     check_destination(model_dir)
     if not is_path:
         return _export_task(arguments, model_dir, options)
+    if not path.exists():
+        raise ConfigurationError(f"{source} does not exist.")
+    _check_flags(arguments)
+    # Not before: it takes seconds.
     import keras
 
     with keras.saving.custom_object_scope(objects):
@@ -298,13 +303,8 @@ def _name_of(path: Path) -> str:
     return path.parent.name if path.name.isdecimal() else path.stem
 
 
-def _export_path(
-    arguments: argparse.Namespace, model_dir: Location, options: ExportOptions, model: object = None
-) -> ExportReport:
-    from modelyard.export.publish import export
-
-    if model is None and not Path(arguments.source).exists():
-        raise ConfigurationError(f"{arguments.source} does not exist.")
+def _check_flags(arguments: argparse.Namespace) -> None:
+    """Refuses what does not go with a model."""
     for flag, given in (("--set", arguments.set), ("--model-dir", arguments.model_dir)):
         if given:
             raise ConfigurationError(f"{flag} is for tasks; {arguments.source} is a model already.")
@@ -312,6 +312,13 @@ def _export_path(
         raise ConfigurationError(
             f"{arguments.source} needs examples to be verified with; give --data PATH, or --data random."
         )
+
+
+def _export_path(
+    arguments: argparse.Namespace, model_dir: Location, options: ExportOptions, model: object = None
+) -> ExportReport:
+    from modelyard.export.publish import export
+
     with ProgressBar() as bar:
         return export(
             Path(arguments.source) if model is None else model,
