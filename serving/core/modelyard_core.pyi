@@ -91,8 +91,8 @@ class Exchange:
     def problem(self) -> str | None:
         """``late`` or ``too_large`` where the body did not come whole."""
     @property
-    def logged(self) -> bool:
-        """It was chosen for the log of predictions."""
+    def logged(self) -> bool | None:
+        """Whether it was chosen for the log of predictions; None where that was not drawn."""
     def gone(self) -> bool:
         """Whether the client has hung up."""
     def respond(
@@ -112,8 +112,8 @@ class Call:
     def message(self) -> bytes | None:
         """Of a unary call; None for a stream, and where the method is unknown."""
     @property
-    def logged(self) -> bool:
-        """It was chosen for the log of predictions."""
+    def logged(self) -> bool | None:
+        """Whether it was chosen for the log of predictions; None where that was not drawn."""
     @property
     def peer(self) -> str: ...
     @property

@@ -19,6 +19,7 @@ import tritonclient.grpc
 from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2, prediction_service_pb2_grpc
 
 from modelyard.cli import main
+from modelyard.wire import inference_pb2
 from tests.support.metrics import monitoring_flag, scrape, value
 from tests.support.models import publish_affine, publish_names, publish_pairs, publish_slow
 from tests.support.server import RunningServer, serve
@@ -230,6 +231,18 @@ def test_a_version_that_the_core_cannot_answer_gets_its_share(
             failed += 1
     # 100, give or take 7; drawn twice, they would be 50.
     assert 72 <= failed <= 128
+
+
+def test_each_message_of_a_stream_is_drawn_and_no_caller_draws(server: RunningServer) -> None:
+    request = inference_pb2.ModelInferRequest(model_name="split")
+    request.inputs.add(name="x", datatype="FP32", shape=[1]).contents.fp32_contents.append(1.0)
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        infer = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer", bytes, bytes)
+        # As the core would say that it has drawn version 2.
+        drawn = [("x-modelyard-ticket", "0.0")]
+        answers = list(infer(iter([request.SerializeToString()] * 60), timeout=60, metadata=drawn))
+    versions = [inference_pb2.ModelStreamInferResponse.FromString(each).infer_response for each in answers]
+    assert {each.model_version for each in versions} == {"1", "2"}
 
 
 def test_a_slow_shadow_touches_no_answer(

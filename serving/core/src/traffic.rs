@@ -16,6 +16,11 @@ use crate::histogram::Histogram;
 /// would get the square of its share.
 const TICKET: HeaderName = HeaderName::from_static("x-modelyard-ticket");
 
+/// Takes off the number that a client says was drawn for it.
+pub fn unstamp(headers: &mut HeaderMap) {
+    headers.remove(TICKET);
+}
+
 /// A version that requests may go to.
 pub struct Target {
     /// By which the version header names it.

@@ -98,12 +98,12 @@ def test_what_cannot_be_written_ends_no_log(tmp_path: Path) -> None:
 def test_what_the_core_chose_is_not_chosen_again(tmp_path: Path) -> None:
     metrics = Metrics()
     logs = PredictionLogs(PredictionLogLimits(), metrics)
-    config = PredictionLogConfig(prefix=tmp_path / "a", rate=1e-9)
-    for logged in (True, False):
+    for logged, rate in ((True, 1e-12), (False, 1.0), (None, 1e-12), (None, 1.0)):
+        config = PredictionLogConfig(prefix=tmp_path / "a", rate=rate)
         log_if_chosen = logs.recorded(
             config, PredictRequest(spec=SPEC, inputs=lambda _: INPUTS, caller=Caller(logged=logged)), lambda _: "answer"
         )
         log_if_chosen[0].inputs(None)  # type: ignore[arg-type]
         log_if_chosen[1](Prediction(spec=SPEC, outputs=INPUTS))
     logs.close()
-    assert counts(metrics) == {"OK": 1}
+    assert counts(metrics) == {"OK": 2}

@@ -116,6 +116,8 @@ pub struct Plan {
     /// Where short batches are computed at once.
     pub places: Places,
     stale: AtomicBool,
+    /// A request came since it was last asked.
+    used: AtomicBool,
 }
 
 impl Plan {
@@ -154,12 +156,31 @@ impl Plan {
             cost: Mutex::default(),
             places: Places::new(1),
             stale: false.into(),
+            used: true.into(),
         }
+    }
+
+    /// Names and dtypes of what it answers.
+    pub fn outputs(&self) -> &[(String, DType)] {
+        &self.outputs
     }
 
     /// Whether another plan is to answer, or none.
     pub fn is_stale(&self) -> bool {
         self.stale.load(Ordering::Relaxed)
+    }
+
+    /// A request comes.
+    pub fn touch(&self) {
+        // Threads that only read do not wait for each other.
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a request came since this was last asked.
+    pub fn was_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
     }
 
     /// Has another plan answer, or none.

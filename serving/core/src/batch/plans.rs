@@ -53,14 +53,24 @@ impl Plans {
     /// The plan for a key; where there is none, whether Python should be asked.
     pub fn find(&self, key: &Key) -> Result<Arc<Plan>, bool> {
         match self.known.read().get(key) {
-            Some(Known::Plan(plan)) if !plan.is_stale() => return Ok(plan.clone()),
+            Some(Known::Plan(plan)) if !plan.is_stale() => {
+                plan.touch();
+                return Ok(plan.clone());
+            }
             Some(Known::Asked(when)) if when.elapsed() < ASK_AGAIN => return Err(false),
             _ => {}
         }
         let mut known = self.known.write();
         if known.len() >= MAX_KEYS && !known.contains_key(key) {
-            // Strangers may make up names.
-            known.retain(|_, known| matches!(known, Known::Plan(_)));
+            // Strangers may make up names, and orders of outputs: what nobody uses makes room.
+            known.retain(|_, known| match known {
+                Known::Plan(plan) if plan.is_stale() || !plan.was_used() => {
+                    self.retire(plan.clone());
+                    false
+                }
+                Known::Plan(_) => true,
+                Known::Asked(_) => false,
+            });
             if known.len() >= MAX_KEYS {
                 return Err(false);
             }

@@ -130,12 +130,27 @@ impl Queue {
             let waiting = if request.low_priority { &mut state.patient } else { &mut state.urgent };
             waiting.push_back(Item { request, since: Instant::now(), reply });
         }
+        let mut place = Place { queue: self, outcome, answered: false };
         // What was answered is sent, and what else has come is read and, the second time, in the queue.
         tokio::task::yield_now().await;
         tokio::task::yield_now().await;
         self.work();
+        let outcome = (&mut place.outcome).await;
+        place.answered = true;
         // A computation that panics drops its requests, which Python answers then.
-        outcome.await.unwrap_or(Outcome::HandOver)
+        outcome.unwrap_or(Outcome::HandOver)
+    }
+
+    /// Drops what waits for clients that have gone.
+    fn clear(&self) {
+        let State { urgent, patient, rows, .. } = &mut *self.lock();
+        for queue in [urgent, patient] {
+            queue.retain(|item| {
+                let wanted = !item.reply.is_closed();
+                *rows -= if wanted { 0 } else { item.request.rows };
+                wanted
+            });
+        }
     }
 
     /// Computes a batch of what waits, where that is allowed now.
@@ -244,6 +259,23 @@ impl Queue {
                 rows.max(MIN_IN_PLACE_ROWS).min(self.plan.max_rows)
             }
             _ => self.plan.max_rows,
+        }
+    }
+}
+
+/// A request's place in a queue. Where its client goes before it is answered, so does what waits for it: nobody else may
+/// come to look for that.
+struct Place<'a> {
+    queue: &'a Queue,
+    outcome: oneshot::Receiver<Outcome>,
+    answered: bool,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.outcome.close();
+            self.queue.clear();
         }
     }
 }

@@ -176,15 +176,22 @@ pub fn write(
     }
 }
 
+/// Whether JSON has a form for an output; whether it can carry its values is seen when they are there.
+pub fn carries(name: &str, dtype: DType, options: &Options) -> bool {
+    match dtype {
+        DType::F16 | DType::BF16 | DType::U16 => options.extensions,
+        // These are {"b64": ...}.
+        DType::String => !name.ends_with("_bytes"),
+        _ => true,
+    }
+}
+
 /// A request's part of an output, where JSON can carry it.
 fn part<'a>(output: &OutputView<'a>, rows: Option<&Range<usize>>, options: &Options) -> Option<Part<'a>> {
     let part = output.part(rows)?;
-    let known = options.extensions || !matches!(part.dtype, DType::F16 | DType::BF16 | DType::U16);
     // numpy's bfloat16 is no kind of float, so it is not looked at.
     let said = !options.strict || matches!(part.dtype, DType::BF16) || all_finite(part.dtype, part.data);
-    // These are {"b64": ...}.
-    let plain = part.dtype != DType::String || !part.name.ends_with("_bytes") && part.is_text();
-    (known && said && plain).then_some(part)
+    (carries(part.name, part.dtype, options) && said && part.is_text()).then_some(part)
 }
 
 fn put_rows(out: &mut Vec<u8>, parts: &[Part<'_>]) -> Option<()> {

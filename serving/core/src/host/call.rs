@@ -34,9 +34,9 @@ pub struct Call {
     pub(super) path: String,
     pub(super) headers: HeaderMap,
     pub(super) message: Option<Bytes>,
-    /// It was chosen for the log of predictions.
+    /// Whether it was chosen for the log of predictions; `None` where that was not drawn.
     #[pyo3(get)]
-    pub(super) logged: bool,
+    pub(super) logged: Option<bool>,
     #[pyo3(get)]
     pub(super) peer: String,
     pub(super) certificate: Option<Bytes>,

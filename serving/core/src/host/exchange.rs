@@ -46,9 +46,9 @@ pub struct Exchange {
     pub(super) client: String,
     pub(super) certificate: Option<Bytes>,
     pub(super) problem: Option<Problem>,
-    /// It was chosen for the log of predictions.
+    /// Whether it was chosen for the log of predictions; `None` where that was not drawn.
     #[pyo3(get)]
-    pub(super) logged: bool,
+    pub(super) logged: Option<bool>,
     pub(super) gone: AtomicBool,
     pub(super) reply: Mutex<Option<oneshot::Sender<Answer>>>,
 }

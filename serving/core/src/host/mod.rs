@@ -58,7 +58,7 @@ pub struct RestRequest {
     pub peer: Peer,
     pub request_id: String,
     pub problem: Option<Problem>,
-    pub logged: bool,
+    pub logged: Option<bool>,
 }
 
 impl Host {
@@ -113,12 +113,12 @@ pub fn call(
     core: &Arc<Core>,
     path: &str,
     headers: HeaderMap,
-    message: Option<(Bytes, bool)>,
+    message: Option<(Bytes, Option<bool>)>,
     peer: Peer,
     timeout: Option<Duration>,
     outlet: Outlet,
 ) -> Option<OpenCall> {
-    let (message, logged) = message.map_or((None, false), |(message, logged)| (Some(message), logged));
+    let (message, logged) = message.map_or((None, None), |(message, logged)| (Some(message), logged));
     let (end_sender, end) = oneshot::channel();
     let room = Arc::new(Semaphore::new(MAX_WAITING_MESSAGES));
     let call = Call {

@@ -17,14 +17,14 @@ const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 const USUAL_ANSWER: usize = 512;
 
 /// Answers a call with a message and gRPC's prefix, or refuses it; `None` where Python must answer, and `logged` then
-/// says that it is to log it.
+/// says whether it is to log it.
 pub async fn grpc(
     core: &Arc<Core>,
     parts: &http::request::Parts,
     message: &Bytes,
     context: &mut Context,
     deadline: Option<Instant>,
-    logged: &mut bool,
+    logged: &mut Option<bool>,
 ) -> Option<Result<Bytes, Refusal>> {
     let headers = &parts.headers;
     let answered = match parts.uri.path() {
@@ -49,13 +49,14 @@ pub async fn grpc(
 async fn predict(mut prediction: Prediction<'_>, message: &Bytes) -> Result<Bytes, Declined> {
     let head = predict_grpc::head(message).ok_or(Declined::HandOver)?;
     let key = Key::new(head.model, head.version, head.label, head.signature, head.outputs.iter().copied());
-    let answered = prediction.compute(key, |signature| head.read(signature)).await?;
+    let answered = prediction.compute(key, |plan| head.read(&plan.signature)).await?;
     let plan = &answered.plan;
     let spec = AnswerSpec { model: &plan.key.model, version: plan.version, signature: &plan.signature.name };
     let tensor_content = prediction.core.options.tensor_content;
-    let frame =
-        framed(|out| predict_grpc::write(out, &spec, &answered.views(), answered.range.as_ref(), tensor_content))?;
-    prediction.count(&answered);
+    let write =
+        |out: &mut _| predict_grpc::write(out, &spec, &answered.views(), answered.range.as_ref(), tensor_content);
+    let Some(frame) = framed(write) else { return Err(answered.decline()) };
+    prediction.count(answered);
     Ok(frame)
 }
 
@@ -64,22 +65,23 @@ async fn infer(mut prediction: Prediction<'_>, message: &Bytes) -> Result<Bytes,
     let head = v2_grpc::head(message).ok_or(Declined::HandOver)?;
     let signature = head.signature.unwrap_or_default();
     let key = Key::new(head.model, head.version, None, signature, head.outputs.iter().copied());
-    let answered = prediction.compute(key, |signature| head.read(signature)).await?;
+    let answered = prediction.compute(key, |plan| head.read(&plan.signature)).await?;
     let version = answered.plan.version;
     let answer = v2_rest::Answer { model: head.model, version, id: head.id, signature: head.signature };
-    let frame = framed(|out| v2_grpc::write(out, &answer, &answered.views(), answered.range.as_ref()))?;
-    prediction.count(&answered);
+    let write = |out: &mut _| v2_grpc::write(out, &answer, &answered.views(), answered.range.as_ref());
+    let Some(frame) = framed(write) else { return Err(answered.decline()) };
+    prediction.count(answered);
     Ok(frame)
 }
 
-/// A message with gRPC's prefix.
-fn framed(write: impl FnOnce(&mut Vec<u8>) -> bool) -> Result<Bytes, Declined> {
+/// A message with gRPC's prefix, where it can be written.
+fn framed(write: impl FnOnce(&mut Vec<u8>) -> bool) -> Option<Bytes> {
     let mut frame = Vec::with_capacity(USUAL_ANSWER);
     frame.resize(5, 0);
     if !write(&mut frame) {
-        return Err(Declined::HandOver);
+        return None;
     }
-    let size = u32::try_from(frame.len() - 5).map_err(|_| Declined::HandOver)?;
+    let size = u32::try_from(frame.len() - 5).ok()?;
     frame[1..5].copy_from_slice(&size.to_be_bytes());
-    Ok(frame.into())
+    Some(frame.into())
 }

@@ -16,7 +16,7 @@ pub use self::grpc::grpc;
 pub use self::rest::rest;
 use crate::batch::{Api, Computed, Key, Outcome, Plan, Request, Sample};
 use crate::core::Core;
-use crate::forms::{OutputView, Signature, Tensor};
+use crate::forms::{OutputView, Tensor};
 use crate::histogram::TraceId;
 use crate::host::Permit;
 use crate::record::{Batch, Facts, Seen, Times};
@@ -45,8 +45,8 @@ struct Prediction<'a> {
     headers: &'a HeaderMap,
     peer: &'a Peer,
     seen: &'a mut Seen,
-    /// Python is to log it.
-    logged: &'a mut bool,
+    /// Whether Python is to log it; `None` where that is not drawn.
+    logged: &'a mut Option<bool>,
 }
 
 impl<'a> Prediction<'a> {
@@ -56,7 +56,7 @@ impl<'a> Prediction<'a> {
         headers: &'a HeaderMap,
         context: &'a mut Context,
         deadline: Option<Instant>,
-        logged: &'a mut bool,
+        logged: &'a mut Option<bool>,
     ) -> Prediction<'a> {
         let Context { peer, arrived, seen, .. } = context;
         let low_priority = headers.get(PRIORITY).is_some_and(|value| value == "low");
@@ -68,10 +68,10 @@ impl<'a> Prediction<'a> {
     async fn compute(
         &mut self,
         key: Key,
-        read: impl FnOnce(&Signature) -> Option<Vec<Tensor>>,
+        read: impl FnOnce(&Plan) -> Option<Vec<Tensor>>,
     ) -> Result<Answered, Declined> {
         let (plan, route) = self.find(key).ok_or(Declined::HandOver)?;
-        let tensors = read(&plan.signature).ok_or(Declined::HandOver)?;
+        let tensors = read(&plan).ok_or(Declined::HandOver)?;
         let decoded = Instant::now();
         let rows = plan.rows(&tensors).ok_or(Declined::HandOver)?;
         let permit =
@@ -99,15 +99,7 @@ impl<'a> Prediction<'a> {
             Outcome::Full => return Err(self.refuse(&plan, rows, &permit, Overload::batch_queue_full())),
             Outcome::GivenUp(text) => return Err(self.refuse(&plan, rows, &permit, Overload::hanging(&text))),
         };
-        if let Some(route) = route {
-            route.answered(self.arrived.elapsed());
-        }
-        if let Some(inputs) = copy {
-            // The client's answer is written meanwhile.
-            let (plan, computed, range) = (plan.clone(), computed.clone(), range.clone());
-            tokio::task::spawn_blocking(move || plan.shadow(&inputs, &computed, range));
-        }
-        Ok(Answered { plan, computed, range, rows, decoded, permit })
+        Ok(Answered { plan, computed, range, rows, decoded, route, copy, permit })
     }
 
     /// The plan for a key, and where a traffic rule has the request go. Where there is no plan, Python is asked for one;
@@ -116,8 +108,9 @@ impl<'a> Prediction<'a> {
         let route = self.core.traffic.route(&mut key, self.headers)?;
         match self.core.plans.find(&key) {
             Ok(plan) => {
-                *self.logged = plan.logged > 0.0 && fastrand::f64() < plan.logged;
-                (!*self.logged).then_some((plan, route))
+                let logged = plan.logged > 0.0 && fastrand::f64() < plan.logged;
+                *self.logged = Some(logged);
+                (!logged).then_some((plan, route))
             }
             Err(ask) => {
                 if ask {
@@ -136,35 +129,42 @@ impl<'a> Prediction<'a> {
     }
 
     /// Counts and records a prediction whose answer is written.
-    fn count(&mut self, answered: &Answered) {
+    fn count(&mut self, answered: Answered) {
         let now = Instant::now();
-        let Answered { plan, computed: batch, rows, decoded, permit, .. } = answered;
+        let Answered { plan, computed: batch, range, rows, decoded, route, copy, permit } = answered;
+        if let Some(route) = route {
+            route.answered(now - self.arrived);
+        }
         self.seen.note(|| Facts {
             batch: Batch { id: batch.id, rows: batch.rows, requests: batch.requests },
             times: Some(Times {
-                decoded: *decoded,
+                decoded,
                 begun: batch.begun,
                 called: batch.ran.called,
                 returned: batch.ran.returned,
                 ended: batch.ran.ended,
             }),
-            ..facts(plan, *rows, permit)
+            ..facts(&plan, rows, &permit)
         });
         plan.stats().answered(&Sample {
             api: self.api,
             trace: self.trace,
             client: &permit.principal,
-            rows: *rows,
+            rows,
             first: !batch.counted.swap(true, Ordering::Relaxed),
             batch_rows: batch.rows,
             batch_padding: batch.padding,
             batch_requests: batch.requests,
-            queue: batch.begun.saturating_duration_since(*decoded),
-            input: *decoded - self.arrived,
+            queue: batch.begun.saturating_duration_since(decoded),
+            input: decoded - self.arrived,
             infer: batch.ran.ended - batch.begun,
             output: now - batch.ran.ended,
             total: now - self.arrived,
         });
+        if let Some(inputs) = copy {
+            // The client gets its answer meanwhile.
+            tokio::task::spawn_blocking(move || plan.shadow(&inputs, &batch, range));
+        }
     }
 }
 
@@ -175,11 +175,20 @@ struct Answered {
     range: Option<Range<usize>>,
     rows: usize,
     decoded: Instant,
+    route: Option<Route>,
+    /// The inputs, where a shadow computes them, too.
+    copy: Option<Vec<Tensor>>,
     /// Ends when the answer is written.
     permit: Permit,
 }
 
 impl Answered {
+    /// Has Python answer after all: the protocol cannot carry this answer.
+    fn decline(self) -> Declined {
+        self.permit.hand_over();
+        Declined::HandOver
+    }
+
     fn views(&self) -> Vec<OutputView<'_>> {
         self.computed
             .ran
@@ -209,7 +218,8 @@ fn facts(plan: &Plan, rows: usize, permit: &Permit) -> Facts {
     }
 }
 
-/// A gRPC call that is computed: counted where its client goes, or its deadline passes. Python counts REST's.
+/// A request that is computed: counted where its client goes, or its deadline passes. Python answers REST's late ones,
+/// and counts them.
 struct Open<'a> {
     plan: &'a Plan,
     api: Api,
@@ -219,8 +229,11 @@ struct Open<'a> {
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        if !self.answered && self.api.1 == "GRPC" {
-            let late = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if self.answered {
+            return;
+        }
+        let late = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if !late || self.api.1 == "GRPC" {
             self.plan.stats().failed(self.api, if late { "DEADLINE_EXCEEDED" } else { "CANCELLED" });
         }
     }

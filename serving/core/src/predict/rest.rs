@@ -7,9 +7,9 @@ use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, ORIGIN, RETR
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
 use super::{Declined, Overload, Prediction};
-use crate::batch::Key;
+use crate::batch::{Key, Plan};
 use crate::core::Core;
-use crate::forms::{json, json_string, v2_rest};
+use crate::forms::{DType, json, json_string, v2_rest};
 use crate::host::Answer;
 use crate::transport::Context;
 
@@ -17,13 +17,13 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
 const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
-/// Answers or refuses a request; `None` where Python must answer, and `logged` then says that it is to log it.
+/// Answers or refuses a request; `None` where Python must answer, and `logged` then says whether it is to log it.
 pub async fn rest(
     core: &Arc<Core>,
     parts: &http::request::Parts,
     body: &Bytes,
     context: &mut Context,
-    logged: &mut bool,
+    logged: &mut Option<bool>,
 ) -> Option<Answer> {
     let headers = &parts.headers;
     let plain = !headers.contains_key(CONTENT_ENCODING) && !headers.contains_key(ORIGIN);
@@ -63,12 +63,16 @@ async fn v1(
     };
     let head = json::head(body).ok_or(Declined::HandOver)?;
     let key = Key::new(target.model, target.version, target.label, head.signature, std::iter::empty());
-    let answered = prediction.compute(key, |signature| head.read(signature, &options)).await?;
+    let read = |plan: &Plan| {
+        let carries = |(name, dtype): &(String, DType)| json::carries(name, *dtype, &options);
+        plan.outputs().iter().all(carries).then(|| head.read(&plan.signature, &options))?
+    };
+    let answered = prediction.compute(key, read).await?;
     let mut out = Vec::new();
     if !json::write(&mut out, head.form, &answered.views(), answered.range.as_ref(), &options) {
-        return Err(Declined::HandOver);
+        return Err(answered.decline());
     }
-    prediction.count(&answered);
+    prediction.count(answered);
     Ok((content(JSON), out))
 }
 
@@ -88,22 +92,23 @@ async fn v2(
     let head = v2_rest::head(body, json_length, options.max_json_depth).ok_or(Declined::HandOver)?;
     let wanted = head.outputs.iter().map(|output| output.name);
     let key = Key::new(target.model, target.version, None, head.signature.unwrap_or_default(), wanted);
-    let answered = prediction.compute(key, |signature| head.read(signature, options.max_json_depth)).await?;
+    let answered = prediction.compute(key, |plan| head.read(&plan.signature, options.max_json_depth)).await?;
     let version = answered.plan.version;
     let answer = v2_rest::Answer { model: target.model, version, id: head.id, signature: head.signature };
     let binary = |index: usize| head.outputs.get(index).map_or(head.binary, |output| output.binary);
     let views: Vec<_> = answered.views().into_iter().enumerate().map(|(index, view)| (view, binary(index))).collect();
     let mut out = Vec::new();
     let written = v2_rest::write(&mut out, &answer, &views, answered.range.as_ref(), options.strict_json);
-    let fields = match written.ok_or(Declined::HandOver)? {
-        v2_rest::Body::Json => content(JSON),
-        v2_rest::Body::Binary(length) => {
+    let fields = match written {
+        None => return Err(answered.decline()),
+        Some(v2_rest::Body::Json) => content(JSON),
+        Some(v2_rest::Body::Binary(length)) => {
             let mut fields = content(BINARY);
             fields.insert(JSON_LENGTH, HeaderValue::from(length));
             fields
         }
     };
-    prediction.count(&answered);
+    prediction.count(answered);
     Ok((fields, out))
 }
 

@@ -14,6 +14,7 @@ use crate::core::{Core, Phase};
 use crate::host::{self, OpenCall, Outlet};
 use crate::predict;
 use crate::record::{Facts, REQUEST_ID};
+use crate::traffic;
 use crate::transport::http::{drain, error};
 use crate::transport::limits::Refused;
 use crate::transport::listener::reached;
@@ -60,6 +61,11 @@ pub async fn serve_grpc(core: &Arc<Core>, request: Request<Incoming>, context: &
         drain(request.into_body()).await;
         return response;
     }
+    if request.method() != Method::POST {
+        let text = format!("Received the HTTP method {}; gRPC calls are POST.", request.method());
+        drop(tokio::spawn(drain(request.into_body())));
+        return status_reply(INTERNAL, &text, HeaderMap::new());
+    }
     let (parts, body) = request.into_parts();
     let timeout = match parts.headers.get(TIMEOUT).map(timeout_of) {
         None => None,
@@ -68,7 +74,7 @@ pub async fn serve_grpc(core: &Arc<Core>, request: Request<Incoming>, context: &
         Some(None) => return hand_over(core, parts, None, None, context).await,
     };
     let method = core.methods.get().and_then(|methods| methods.get(parts.uri.path()).copied());
-    let readable = parts.method == Method::POST && known_encoding(&parts.headers);
+    let readable = known_encoding(&parts.headers);
     match method {
         Some(true) if readable => stream(core, parts, body, timeout, context),
         Some(false) if readable => unary(core, parts, body, timeout, context).await,
@@ -99,7 +105,7 @@ async fn unary(
             }
         };
         context.seen.received(room.received);
-        let mut logged = false;
+        let mut logged = None;
         match predict::grpc(core, &parts, &message, context, deadline, &mut logged).await {
             Some(Ok(answer)) => message_reply(answer),
             Some(Err(refusal)) => refused(&refusal),
@@ -126,7 +132,7 @@ fn refused(refusal: &Refusal) -> Response<Reply> {
 async fn hand_over(
     core: &Arc<Core>,
     mut parts: http::request::Parts,
-    message: Option<(Bytes, bool)>,
+    message: Option<(Bytes, Option<bool>)>,
     timeout: Option<Duration>,
     context: &mut Context,
 ) -> Response<Reply> {
@@ -159,6 +165,8 @@ fn stream(
         return refused(&refusal);
     };
     parts.headers.insert(REQUEST_ID, context.id.clone());
+    // Each of its messages is drawn anew.
+    traffic::unstamp(&mut parts.headers);
     let (outlet, frames) = Outlet::new();
     let Outlet { frames: sender, unsent } = outlet.clone();
     let facts = Arc::new(OnceLock::new());

@@ -70,7 +70,7 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, context: &
     if problem.is_some() {
         drop(tokio::spawn(drain(incoming)));
     }
-    let mut logged = false;
+    let mut logged = None;
     let usual = match problem {
         None => {
             let left = core.options.rest_timeout.saturating_sub(context.arrived.elapsed());

@@ -126,8 +126,14 @@ impl Listener {
                         return serve(stream, Connection { peer, api, http2, refusing, core }).await;
                     }
                     let handshake = tokio::time::timeout(limits.header_timeout, acceptor.accept(stream));
+                    let mut phase = core.phase.subscribe();
+                    let agreed = tokio::select! {
+                        agreed = handshake => agreed,
+                        // It has no request.
+                        () = reached(&mut phase, Phase::Draining) => return,
+                    };
                     // A client that cannot agree on TLS was told so in an alert.
-                    if let Ok(Ok(stream)) = handshake.await {
+                    if let Ok(Ok(stream)) = agreed {
                         let session = stream.get_ref().1;
                         let http2 = session.alpn_protocol() == Some(b"h2");
                         let shown = session.peer_certificates().and_then(<[_]>::first);

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use bytes::{Buf, Bytes, BytesMut};
-use flate2::read::{GzDecoder, ZlibDecoder};
+use flate2::bufread::{GzDecoder, ZlibDecoder};
 use http::HeaderValue;
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
@@ -177,8 +177,16 @@ impl Room<'_> {
         }
         let name = self.encoding.as_ref().map_or("identity", |value| value.to_str().unwrap_or_default()).to_owned();
         match &*name {
-            "gzip" if flag == 1 => self.inflate(&name, data.len(), GzDecoder::new(&*data)).await,
-            "deflate" if flag == 1 => self.inflate(&name, data.len(), ZlibDecoder::new(&*data)).await,
+            "gzip" if flag == 1 => {
+                let mut decoder = GzDecoder::new(&*data);
+                let message = self.inflate(&name, data.len(), &mut decoder).await?;
+                whole(&name, decoder.into_inner(), message)
+            }
+            "deflate" if flag == 1 => {
+                let mut decoder = ZlibDecoder::new(&*data);
+                let message = self.inflate(&name, data.len(), &mut decoder).await?;
+                whole(&name, decoder.into_inner(), message)
+            }
             _ => {
                 let text = "A message says that it is compressed, but the call's headers do not say how.";
                 Err(Refusal::new(INTERNAL, text))
@@ -187,12 +195,12 @@ impl Room<'_> {
     }
 
     /// Inflates a message piece by piece, as there is room; others have their turn after each.
-    async fn inflate(&mut self, name: &str, packed: usize, mut decoder: impl Read + Send) -> Result<Bytes, Refusal> {
+    async fn inflate(&mut self, name: &str, packed: usize, decoder: &mut (impl Read + Send)) -> Result<Bytes, Refusal> {
         let max_bytes = self.core.options.max_message_bytes;
         let mut inflated = Vec::new();
         loop {
             let before = inflated.len();
-            let read = decoder.by_ref().take(PIECE).read_to_end(&mut inflated);
+            let read = Read::take(&mut *decoder, PIECE).read_to_end(&mut inflated);
             read.map_err(|error| Refusal::new(INTERNAL, format!("A message is no {name}: {error}")))?;
             if inflated.len() > max_bytes {
                 let text = format!("Received message larger than max (more than {max_bytes} after decompression)");
@@ -207,6 +215,14 @@ impl Room<'_> {
             tokio::task::yield_now().await;
         }
     }
+}
+
+/// An inflated message that nothing follows: what stands behind it would be lost without a word.
+fn whole(name: &str, rest: &[u8], message: Bytes) -> Result<Bytes, Refusal> {
+    if rest.is_empty() {
+        return Ok(message);
+    }
+    Err(Refusal::new(INTERNAL, format!("A message is no {name}: {} bytes follow its end.", rest.len())))
 }
 
 fn too_large(size: usize, max_bytes: usize) -> Refusal {

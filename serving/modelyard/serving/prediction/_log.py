@@ -261,8 +261,9 @@ class _File:
 
 
 def _is_chosen(config: PredictionLogConfig, caller: Caller | None) -> bool:
-    # The core has chosen already among those that it would have answered itself.
-    return (caller is not None and caller.logged) or random.random() < config.rate
+    # The core has drawn already for those that it would have answered itself.
+    drawn = None if caller is None else caller.logged
+    return random.random() < config.rate if drawn is None else drawn
 
 
 def _frame(entry: _Entry) -> bytes:

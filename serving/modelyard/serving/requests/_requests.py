@@ -108,8 +108,8 @@ class Caller:
     request_id: str = "-"
     #: What is learned of the request, for records; None where it is not recorded.
     facts: Facts | None = None
-    #: The transport has chosen the request for the log of predictions.
-    logged: bool = False
+    #: Whether the transport has chosen the request for the log of predictions; None where it has not drawn.
+    logged: bool | None = None
     #: It has hung up, or its time is over.
     left: bool = False
 

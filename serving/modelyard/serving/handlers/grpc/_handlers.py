@@ -129,7 +129,7 @@ def caller_of(context: Context) -> Caller:
         request_id=request.request_id,
         facts=request.facts,
         # Of the native core's contexts alone.
-        logged=getattr(context, "logged", False),
+        logged=getattr(context, "logged", None),
         header=header,
         principal="" if ticket is None else ticket.principal,
         charge=None if ticket is None else ticket.charge,

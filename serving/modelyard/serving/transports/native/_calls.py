@@ -42,8 +42,8 @@ class Context:
         self.messages: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     @property
-    def logged(self) -> bool:
-        """Whether the core has chosen the call for the log of predictions."""
+    def logged(self) -> bool | None:
+        """Whether the core has chosen the call for the log of predictions; None where it has not drawn."""
         return self._call.logged
 
     def peer(self) -> str:
