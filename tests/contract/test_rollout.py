@@ -239,7 +239,7 @@ def test_each_message_of_a_stream_is_drawn_and_no_caller_draws(server: RunningSe
     with grpc.insecure_channel(server.grpc_address) as channel:
         infer = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer", bytes, bytes)
         # As the core would say that it has drawn version 2.
-        drawn = [("x-modelyard-ticket", "0.0")]
+        drawn = (("x-modelyard-ticket", "0.0"),)
         answers = list(infer(iter([request.SerializeToString()] * 60), timeout=60, metadata=drawn))
     versions = [inference_pb2.ModelStreamInferResponse.FromString(each).infer_response for each in answers]
     assert {each.model_version for each in versions} == {"1", "2"}

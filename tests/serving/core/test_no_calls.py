@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from modelyard.clients.http import encode_fields
 from tests.serving.core.test_limits import (
     _DATA,
     _HEADERS,
@@ -19,7 +20,6 @@ from tests.serving.core.test_limits import (
     _STREAM,
     call_head,
     connected,
-    encode,
     fields_of,
     frame,
     frames,
@@ -33,7 +33,7 @@ from tests.support.waiting import until
 @pytest.mark.parametrize("method", ["GET", "PUT"])
 def test_other_methods_than_post_are_refused_at_once(path: str, method: str) -> None:
     fields = [(":method", method), (":scheme", "http"), (":path", path), ("content-type", "application/grpc")]
-    with serving() as ports, connected(ports.grpc, _PREFACE + frame(_HEADERS, 4, encode(fields))) as connection:
+    with serving() as ports, connected(ports.grpc, _PREFACE + frame(_HEADERS, 4, encode_fields(fields))) as connection:
         ended = fields_of(connection)
         assert (ended["grpc-status"], method in ended["grpc-message"]) == ("13", True)
         assert not ports.handlers.streams
