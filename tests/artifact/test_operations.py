@@ -24,7 +24,9 @@ from modelyard.artifact import (
     STAGING_PREFIX,
     FileEntry,
     Manifest,
+    ModelVersion,
     Source,
+    _maintain,
     collect,
     describe_model,
     diff_versions,
@@ -166,6 +168,20 @@ def test_labels(model_dir: Path) -> None:
     assert sorted(path.name for path in model_dir.iterdir()) == ["1", "2", "3", LABELS_NAME]
 
 
+def test_what_is_promoted_is_what_was_verified(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verify = verify_version
+
+    def slowly(version: ModelVersion) -> Manifest:
+        # An export ends meanwhile, and its files are damaged.
+        shutil.copytree(model_dir / "3", model_dir / "4")
+        (model_dir / "4" / "model.tflite").write_bytes(b"x")
+        return verify(version)
+
+    monkeypatch.setattr(_maintain, "verify_version", slowly)
+    assert promote(model_dir, "latest").number == 3
+    assert read_labels(model_dir) == {"stable": 3}
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -287,6 +303,12 @@ def test_errors_of_the_command(model_dir: Path, capsys: pytest.CaptureFixture[st
     code, out, error = run(capsys, "show", str(model_dir), "9")
     assert (code, out) == (1, "") and error.startswith("modelyard repo show: Model 'fashion' has no version '9'")
     assert run(capsys, "gc", str(model_dir), "--keep", "0")[0] == 2
+    (model_dir / "2" / "model.tflite").write_bytes(b"x")
+    for folder in (model_dir / "2", model_dir.parent / "nothing"):
+        folder.mkdir(exist_ok=True)
+        code, out, error = run(capsys, "verify", str(folder))
+        assert (code, out) == (1, "") and f"{folder} has no version; expected a model repository" in error
+    assert "expected a file, such as key.pem" in run(capsys, "keygen", "")[2]
     with pytest.raises(SystemExit):
         main(["ls", "nothing://bucket/models"])
     assert "is not on a file system that is known here" in capsys.readouterr().err

@@ -416,17 +416,14 @@ def test_the_file_is_looked_at_again(
 
         # A model without a rule answers with its newest version.
         write({name: rule for name, rule in RULES.items() if name != "differing"})
-        server.wait_until(lambda: by_grpc(stub, "differing") == 2, WAIT_S, "the newest version")
+        server.wait_until(lambda: {by_grpc(stub, "differing") for _ in range(20)} == {2}, WAIT_S, "the newest version")
     finally:
         write(RULES)
     # Another rule begins anew, when the versions that it names are there again.
-    server.wait_until(
-        lambda: all(row["version"] is not None and row["state"] != "waiting" for row in rows(server)),
-        WAIT_S,
-        "all targets loaded again",
-    )
     server.wait_until(
         lambda: [each["state"] for each in rows(server) if each["model"] == "differing"] == ["serving"] * 2,
         WAIT_S,
         "serving by the first rules",
     )
+    server.wait_until(lambda: {by_grpc(stub, "split") for _ in range(40)} == {1, 2}, WAIT_S, "loaded again")
+    server.wait_until(lambda: all(row["version"] is not None for row in rows(server)), WAIT_S, "all targets loaded")

@@ -15,6 +15,7 @@ import pytest
 
 from modelyard.cli import main
 from modelyard.errors import ConfigurationError
+from tests.support.access import entry, key_of
 from tests.support.classifier import publish_classifier
 from tests.support.models import publish_pairs
 from tests.support.server import RunningServer, free_port
@@ -110,6 +111,25 @@ def test_capacity_is_found_and_drawn(server: RunningServer, tmp_path: Path) -> N
     assert {"p50", "p95", "p99"} <= {text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")}
     rates = len({point["rate"] for point in report["curve"]})
     assert sum(1 for _ in picture.iter("{http://www.w3.org/2000/svg}circle")) == 3 * rates
+
+
+def test_a_kind_without_a_request_is_no_success(server: RunningServer) -> None:
+    done = loadtest(
+        "run", "--host-grpc", server.grpc_address, "--kind", "grpc image", "--kind", "grpc image_bytes", "-t", "1",
+        "--rate", "1", "--arrivals", "constant", *LENIENT[:4],
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert re.search("grpc image(_bytes)?: 0 requests were answered; expected at least 1", done.stderr), done.stderr
+
+
+def test_a_server_with_an_access_file_is_started(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "access.toml").write_text(entry("loader", "predict", "metadata", "metrics"))
+    monkeypatch.setenv("MODELYARD_TOKEN", key_of("loader"))
+    flag = f"--server-flag=--access_file={tmp_path / 'access.toml'}"
+    done = loadtest("run", "--serve", repository, flag, "-t", "1", *LENIENT)
+    assert done.returncode == 0, done.stderr
 
 
 def test_capacity_says_where_there_is_none(server: RunningServer) -> None:
@@ -248,6 +268,7 @@ def test_scenarios(repository: Path, name: str, arguments: tuple[str, ...], text
         (("run", "--data", "rows.parquet", "--host-grpc", f"127.0.0.1:{free_port()}"), "cannot be reached"),
         (("run", "--plan", "/nowhere.toml"), "Cannot read the plan"),
         (("capacity",), "give --p99-ms"),
+        (("capacity", "--p99-ms", "5", "--resolution", "5"), "received '5'; expected a share above 0 and below 1"),
         (("compare", "a", "b"), "Cannot load 'a'"),
         (("compare", "grpc://a:1", "grpc://b:1", "--rounds", "1"), "expected 2 or more"),
         (("capacity", "--p99-ms", "5", "--min-throughput", "9"), "--min-capacity is that limit"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +20,9 @@ import pytest
 
 from modelyard.errors import ConfigurationError, LoadTestError
 from modelyard.loadtests import LoadTestOptions
-from modelyard.loadtests.generate import Log, Outcome, run_open, run_precisely, session
+from modelyard.loadtests.generate import Log, Outcome, _server_metrics, run_open, run_precisely, session
+from modelyard.loadtests.generate._http1 import Http1Sender
+from modelyard.loadtests.generate._sender import endpoint
 from modelyard.loadtests.options import constant
 from modelyard.loadtests.traffic import APIS, PAYLOADS, Images, ImageTraffic, Request, load_images, read_recording
 from modelyard.training.data import FashionMnist
@@ -294,3 +298,19 @@ def test_recordings_that_cannot_be_used(tmp_path: Path, recording: Path) -> None
     ):
         with pytest.raises(ConfigurationError, match=text):
             read_recording(tmp_path / name)
+
+
+def test_a_server_that_hangs_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_server_metrics, "_PATIENCE_S", 0.1)
+
+    async def look(port: int) -> list[bool]:
+        sender = Http1Sender(endpoint(f"http://127.0.0.1:{port}"), max_connections=1)
+        watcher = _server_metrics.Watcher(sender)
+        try:
+            # The second one finds the connection free.
+            return [await watcher.look(time.perf_counter()) for _ in range(2)]
+        finally:
+            await sender.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert asyncio.run(asyncio.wait_for(look(silent.getsockname()[1]), 20)) == [False, False]

@@ -173,11 +173,12 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    damaged = 0
+    seen = damaged = 0
     keys = load_trusted_keys(arguments.trusted_key)
     for model in _models(arguments.path):
         for version in _versions(model):
             try:
+                seen += 1
                 manifest = verify_version(version, trusted_keys=keys)
                 signed = ", signed" if keys else ""
                 _write([f"ok       {model.name} {version.number} ({len(manifest.files)} files{signed})"])
@@ -187,6 +188,8 @@ def _verify(arguments: argparse.Namespace) -> int:
                     continue
                 damaged += 1
                 _write([f"DAMAGED  {model.name} {version.number}: {exc.message}"])
+    if not seen:
+        raise ModelNotFoundError(f"{arguments.path} has no version; expected a model repository or one model of it.")
     return 1 if damaged else 0
 
 

@@ -82,8 +82,10 @@ def promote(model_dir: Location, version: str, *, label: str = DEFAULT_LABEL) ->
         ModelNotFoundError: There is no such version.
         PublishError: The labels cannot be written.
     """
-    verify_version(find_version(model_dir, version))
-    return set_label(model_dir, label, version)
+    found = find_version(model_dir, version)
+    verify_version(found)
+    # By its number: a version that is published meanwhile is "latest", too.
+    return set_label(model_dir, label, str(found.number))
 
 
 def remove_version(model_dir: Location, version: str) -> AnyVersion:

@@ -61,6 +61,8 @@ def generate_key(path: Path) -> Path:
     with needs_extra("signing", "cryptography", purpose=_PURPOSE):
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    if not path.name:
+        raise ConfigurationError(f"The key is to be written to {str(path)!r}; expected a file, such as key.pem.")
     public = path.with_suffix(".pub.pem")
     if public.exists():
         raise ConfigurationError(f"{public} exists; expected a new file. Choose another name.")

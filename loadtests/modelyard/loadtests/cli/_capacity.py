@@ -8,14 +8,14 @@ from modelyard.errors import ConfigurationError
 from modelyard.loadtests.cli._parts import target, tell, traffic
 from modelyard.loadtests.compare import Capacity, CapacityOptions, find_capacity
 from modelyard.loadtests.generate import run_precisely, session
-from modelyard.loadtests.options import Check, LoadTestOptions, duration, positive, whole
+from modelyard.loadtests.options import Check, LoadTestOptions, duration, fraction, positive, whole
 from modelyard.loadtests.report import Report, generator_notes
 
 
 def add_capacity(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--probe-s", type=duration, default=5.0, help="length of each run (default 5)")
     parser.add_argument(
-        "--resolution", type=positive, default=0.05, help="share at which the search ends (default 0.05)"
+        "--resolution", type=fraction, default=0.05, help="share at which the search ends (default 0.05)"
     )
     parser.add_argument("--in-flight", type=whole, default=32, help="of the closed loop at the beginning (default 32)")
     parser.add_argument("--curve", action="store_true", help="also measure far below the capacity, and above it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from modelyard.errors import ConfigurationError
@@ -36,6 +37,7 @@ def run(args: argparse.Namespace, options: LoadTestOptions) -> Report:
             requests = source.requests(loaded, source.kinds(loaded), seed=seed)
             plan["requests"] = source.text
             done = run_open(loaded, requests, shape, poisson=poisson, seed=seed)
+            done = replace(done, log=done.log.expecting(request.kind for request in requests))
             arrivals = "Poisson" if poisson else "constant"
             text = f"open loop, {arrivals} arrivals, {shape.requests:.0f} requests due in {shape.seconds:g} s"
     return report_of("modelyard loadtest run", {"load": text, **plan, "seed": str(seed)}, done, options.limits)

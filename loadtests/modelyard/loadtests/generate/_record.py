@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -123,6 +123,10 @@ class Log:
     def interruption(self) -> list[Check]:
         """A broken limit where the run was interrupted."""
         return [] if self.planned is None else [interruption(self.seconds, self.planned)]
+
+    def expecting(self, kinds: Iterable[str]) -> Log:
+        """The same log, with a row also for those of the kinds of which no request was sent."""
+        return dataclasses.replace(self, kinds=tuple(dict.fromkeys((*self.kinds, *kinds))))
 
     def by_kind(self) -> list[Measured]:
         """One row for each kind of request."""

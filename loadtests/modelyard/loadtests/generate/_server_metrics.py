@@ -14,6 +14,8 @@ from modelyard.loadtests.traffic import Request
 
 #: Time between two looks.
 _EVERY_S = 1.0
+#: A server that does not answer so long is not looked at.
+_PATIENCE_S = 2.0
 METRICS_PATH = "/monitoring/prometheus/metrics"
 _SUM = re.compile(r"^(:?[A-Za-z_:0-9]+)_(sum|count)(?:\{.*\})? (\S+)$", re.MULTILINE)
 _REQUEST = ":tensorflow:serving:request_latency"
@@ -106,8 +108,15 @@ class Watcher:
             if not answer.done():
                 answer.set_result((outcome, body))
 
-        self._sender.send(Request(kind="metrics", api="rest", path=METRICS_PATH, body=None), done)
-        outcome, body = await answer
+        cancel = self._sender.send(Request(kind="metrics", api="rest", path=METRICS_PATH, body=None), done)
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                outcome, body = await answer
+        except TimeoutError:
+            return False
+        finally:
+            # The next look takes the same connection.
+            cancel()
         if outcome is not Outcome.OK or not isinstance(body, bytes):
             return False
         self.samples.append(parse_page(body.decode(), time.perf_counter() - begin))

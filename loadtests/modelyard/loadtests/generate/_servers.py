@@ -17,6 +17,7 @@ from pathlib import Path
 from modelyard.clients import ClientOptions, RetryOptions, connect
 from modelyard.errors import LoadTestError, ModelyardError
 from modelyard.loadtests.generate._server_metrics import METRICS_PATH
+from modelyard.loadtests.options import token
 
 _START_S = 120.0
 _STOP_S = 30.0
@@ -53,7 +54,7 @@ class Served:
         """Starts the process and waits until its models can be used."""
         self.launch()
         deadline = time.monotonic() + _START_S
-        options = ClientOptions(timeout_s=1.0, retry=RetryOptions(attempts=1))
+        options = ClientOptions(timeout_s=1.0, retry=RetryOptions(attempts=1), token=token())
         while not self.ready(options):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 text = self.log.read_text("utf-8", "replace")[-2000:]

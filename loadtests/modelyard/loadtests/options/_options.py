@@ -180,6 +180,7 @@ def _number(accepted: Callable[[float], bool], expected: str) -> Callable[[str],
 
 positive = _number(lambda value: 0 < value < math.inf, "a number above 0")
 _share = _number(lambda value: 0 <= value <= 1, "a share from 0 to 1")
+fraction = _number(lambda value: 0 < value < 1, "a share above 0 and below 1, such as 0.05")
 
 
 def whole(text: str) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from modelyard.clients import ClientOptions, RetryOptions
 from modelyard.errors import LoadTestError
 from modelyard.loadtests.generate import Endpoint, Mark, Served, Side
+from modelyard.loadtests.options import token
 
 _TRICKLE_S = 0.1
 #: The artifact's description, where it has one.
@@ -56,7 +57,7 @@ def restarter(servers: list[Served], *, first_s: float, pause_s: float) -> Side:
     """Restarts servers one after the other, each when the one before is ready again."""
 
     async def restart(mark: Mark) -> None:
-        options = ClientOptions(timeout_s=1.0, retry=RetryOptions(attempts=1))
+        options = ClientOptions(timeout_s=1.0, retry=RetryOptions(attempts=1), token=token())
         await asyncio.sleep(first_s)
         for index, server in enumerate(servers):
             mark(f"server {index + 1} is stopped")

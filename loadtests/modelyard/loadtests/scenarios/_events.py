@@ -9,7 +9,7 @@ import numpy as np
 from modelyard.clients import ClientOptions, RetryOptions, connect, connect_async
 from modelyard.errors import ConfigurationError
 from modelyard.loadtests.generate import ClientSender, Log, Run, percentiles, run_precisely, served
-from modelyard.loadtests.options import Check, Measured
+from modelyard.loadtests.options import Check, Measured, token
 from modelyard.loadtests.report import Report
 from modelyard.loadtests.scenarios._disturb import publisher, restarter
 from modelyard.loadtests.scenarios._stage import Stage
@@ -27,7 +27,7 @@ def rollout(stage: Stage) -> Report:
     copy = stage.server.models[stage.server.model]
     side = publisher(copy, first_s=every / 2, every_s=every, times=times)
     run, plan, closed = run_precisely(stage.measure(requests, sides=[side]))
-    with connect(stage.load.rest_url, ClientOptions(timeout_s=5.0)) as client:
+    with connect(stage.load.rest_url, ClientOptions(timeout_s=5.0, token=token())) as client:
         serving = [each.version for each in client.status(stage.load.model).versions if each.state.name == "AVAILABLE"]
     newest = max(int(each.name) for each in copy.iterdir() if each.name.isdecimal())
     check = Check(
@@ -60,7 +60,7 @@ def rolling_restart(stage: Stage) -> Report:
     requests = stage.requests((stage.traffic.kind("grpc", "image"),))
     if not all(request.api == "grpc" and request.inputs for request in requests):
         raise ConfigurationError("rolling-restart sends predictions over gRPC, through modelyard's client.")
-    options = ClientOptions(timeout_s=stage.load.timeout_s, retry=RetryOptions(attempts=5, budget=200))
+    options = ClientOptions(timeout_s=stage.load.timeout_s, retry=RetryOptions(attempts=5, budget=200), token=token())
     with served(stage.server.models, cores=stage.cores, flags=stage.options.server_flags) as second:
         both = [stage.server, second]
         every = min(stage.options.every_s, stage.seconds / 6)
