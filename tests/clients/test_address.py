@@ -55,12 +55,15 @@ def test_accepted(url: str, normal: str, protocol: str, secure: bool) -> None:
         ("http://host#x", "fragments"),
         ("http://user:secret@host", "user names"),
         ("http://[::1", "Invalid IPv6"),
+        ("grpc://models..svc:8500", "'models..svc' is no name of a host"),
+        (f"http://{'a' * 64}:8501", "is no name of a host"),
     ],
 )
 def test_refused_with_the_accepted_forms(url: Any, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason) as caught:
         connect(url)
     assert "Expected grpc://host:8500, grpcs://host:443" in caught.value.message
+    assert "secret" not in caught.value.message
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), "60"])

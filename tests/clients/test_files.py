@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from modelyard import errors
 from modelyard.cli import main
-from modelyard.clients import SignatureInfo, TensorInfo, read_rows
+from modelyard.clients import RowResult, SignatureInfo, TensorInfo, read_rows
 from modelyard.clients.cli._sinks import done_rows, open_sink
 from modelyard.training.data import FashionMnist
 from modelyard.wire import read_records, tensorflow_pb2
@@ -210,6 +211,34 @@ def test_tfrecords_as_examples_or_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("dtype", "value", "expected"),
+    [
+        ("uint8", 255, 255),
+        ("uint8", 256, None),
+        ("int32", 1 << 40, None),
+        ("bool", 1, True),
+        ("bool", 5, None),
+        ("float32", 1 << 24, 1 << 24),
+        ("float32", (1 << 24) + 1, None),
+    ],
+)
+def test_integers_of_tfrecords_are_not_cut(tmp_path: Path, dtype: str, value: int, expected: object) -> None:
+    message = tensorflow_pb2.Example()
+    message.features.feature["x"].int64_list.value.append(value)
+    write_tfrecord(tmp_path / "a.tfrecord", [message.SerializeToString()])
+    if expected is not None:
+        assert [row["x"].item() for row in read(tmp_path / "a.tfrecord", x=dtype)] == [expected]
+        return
+    with pytest.raises(errors.InvalidRequestError, match=f"'x' has values that are no {dtype}"):
+        read(tmp_path / "a.tfrecord", x=dtype)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1.5\n", encoding="utf-8-sig")
+    assert read(tmp_path / "a.csv", x="float32") == [{"x": 1.5}]
+
+
+@pytest.mark.parametrize(
     ("name", "content", "match"),
     [
         ("a.xml", b"", "expected images"),
@@ -222,6 +251,10 @@ def test_tfrecords_as_examples_or_whole(tmp_path: Path) -> None:
         ("a.jsonl", b"[" * 100_000, "line 1: not JSON"),
         ("a.jsonl", b'{"x": {"b65": ""}}\n', "b64"),
         ("a.npy", b"no array", "plain numpy arrays"),
+        ("a.npy", b"", "plain numpy arrays"),
+        ("a.npz", b"PK\3\4cut off", "plain numpy arrays"),
+        ("a.csv", "x\n1\né\n".encode("latin-1"), "no CSV in UTF-8"),
+        ("a.csv", b'x\n"' + b"1" * 200_000 + b'"\n', "no CSV in UTF-8: field larger"),
         ("a.tfrecord", b"\1" * 40, "damaged"),
         ("a.tfrecord", b"\1\2", "damaged"),
         ("a.png", b"", "expected one string input"),
@@ -281,3 +314,27 @@ def test_going_on_with_something_else(tmp_path: Path) -> None:
     with pytest.raises(errors.ConfigurationError, match="something else"):
         done_rows(str(path))
     assert done_rows(str(tmp_path / "absent.jsonl")) == set()
+
+
+def test_half_a_line_is_answered_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    whole = b'{"index": 0, "input": "a", "outputs": {}}\n'
+    path.write_bytes(whole + b'{"index": 1, "inp')
+    assert done_rows(str(path)) == {0}
+    assert path.read_bytes() == whole
+
+
+def test_names_of_files_may_be_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    with open_sink(str(path), resume=False) as sink:
+        sink.write(os.fsdecode(b"\xff.npy"), RowResult(index=4, outputs={"y": np.zeros(1)}, error=None))
+    assert done_rows(str(path)) == {4}
+
+
+def test_a_full_disk_is_told(capsys: pytest.CaptureFixture[str], affine_server: RunningServer, tmp_path: Path) -> None:
+    full = tmp_path / "out.jsonl"
+    full.symlink_to("/dev/full")
+    source = make(tmp_path / "rows.csv")
+    arguments = ["predict", "affine", str(source), "--server", f"grpc://{affine_server.grpc_address}"]
+    assert main([*arguments, "--output", str(full)]) == 1
+    assert f"{full} cannot be written: No space left on device." in capsys.readouterr().err

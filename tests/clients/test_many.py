@@ -162,3 +162,29 @@ def test_asynchronously(affine_server: RunningServer, ordered: bool) -> None:
     assert values(results) == {index: index * 0.5 + 2 for index in range(33) if index != 5}
     if ordered:
         assert [result.index for result in results] == [index for index in range(33) if index != 5]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_comes_before_a_row_that_cannot_be_read_is_answered(
+    affine_server: RunningServer, asynchronous: bool
+) -> None:
+    def source() -> Iterator[dict[str, Any]]:
+        yield from rows(23)
+        raise errors.IntegrityError("damaged")
+
+    options = ManyOptions(batch_size=10, concurrency=4)
+    found: list[RowResult] = []
+
+    async def main() -> None:
+        async with connect_async(url_of(affine_server, "grpc")) as client:
+            async for result in client.predict_many("affine", source(), options):
+                found.append(result)
+
+    with pytest.raises(errors.IntegrityError, match="damaged"):
+        if asynchronous:
+            asyncio.run(main())
+        else:
+            with connect(url_of(affine_server, "grpc")) as client:
+                for result in client.predict_many("affine", source(), options):
+                    found.append(result)
+    assert values(found) == {index: index * 0.5 + 2 for index in range(23)}

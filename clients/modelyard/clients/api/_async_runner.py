@@ -100,8 +100,7 @@ class AsyncRunner:
             import asyncio
 
             self._watcher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watcher
+            await asyncio.gather(self._watcher, return_exceptions=True)
             self._watcher = None
 
 
@@ -113,7 +112,8 @@ async def _probe_forever(pool: Pool[AsyncTransport], interval_s: float, probe: _
         # A name that cannot be resolved now keeps its addresses; the calls say what is wrong.
         with contextlib.suppress(ModelyardError):
             await asyncio.to_thread(pool.refresh)
-        await asyncio.gather(*(probe(endpoint) for endpoint in pool.endpoints))
+        # A probe may fail by what its user gave the client: a token that cannot be had now.
+        await asyncio.gather(*(probe(endpoint) for endpoint in pool.endpoints), return_exceptions=True)
 
 
 async def run_many(
@@ -128,7 +128,18 @@ async def run_many(
     counter = Progress(options)
     pending: deque[asyncio.Task[list[RowResult]]] = deque()
     try:
-        async for batch in _batches(rows, options):
+        reading = _batches(rows, options)
+        while True:
+            try:
+                batch = await anext(reading, None)
+            except Exception:
+                # What was answered before the rows cannot be read any more is not lost.
+                while pending:
+                    for result in counter.count(await _next(pending, options)):
+                        yield result
+                raise
+            if batch is None:
+                break
             pending.append(asyncio.create_task(drive(batch_steps(batch), call)))
             if len(pending) >= options.concurrency:
                 for result in counter.count(await _next(pending, options)):
@@ -145,13 +156,18 @@ async def run_many(
 async def _batches(rows: Iterable[Row] | AsyncIterable[Row], options: ManyOptions) -> AsyncIterator[Batch]:
     batch: Batch = []
     index = 0
-    async for row in _each(rows):
-        if index not in options.skip:
-            batch.append((index, row))
-        index += 1
-        if len(batch) == options.batch_size:
+    try:
+        async for row in _each(rows):
+            if index not in options.skip:
+                batch.append((index, row))
+            index += 1
+            if len(batch) == options.batch_size:
+                yield batch
+                batch = []
+    except Exception:
+        if batch:
             yield batch
-            batch = []
+        raise
     if batch:
         yield batch
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,9 +72,20 @@ BatchSteps = Generator[dict[str, object], Prediction, list[RowResult]]
 
 
 def batches(rows: Iterable[Row], options: ManyOptions) -> Iterator[Batch]:
-    """Cuts rows into batches."""
-    wanted = ((index, row) for index, row in enumerate(rows) if index not in options.skip)
-    while batch := list(itertools.islice(wanted, options.batch_size)):
+    """Cuts rows into batches; where the rows cannot be read on, those before are the last batch."""
+    batch: Batch = []
+    try:
+        for index, row in enumerate(rows):
+            if index not in options.skip:
+                batch.append((index, row))
+            if len(batch) == options.batch_size:
+                yield batch
+                batch = []
+    except Exception:
+        if batch:
+            yield batch
+        raise
+    if batch:
         yield batch
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 import time
 from collections import deque
@@ -17,10 +18,9 @@ from modelyard.clients.values import Prediction
 from modelyard.errors import ModelyardError, RequestCancelledError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import Future
 
 Call = Callable[[Row], Prediction]
-_HEDGERS = 32
 _PROBERS = 8
 
 
@@ -39,7 +39,6 @@ class Runner:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._hedgers: ThreadPoolExecutor | None = None
         self._watcher: threading.Thread | None = None
         self._stop = threading.Event()
 
@@ -56,20 +55,34 @@ class Runner:
 
     def race(self, race: Race[Transport]) -> Answer:
         """The first answer of two calls; the loser runs out."""
-        from concurrent import futures
+        outcomes: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
 
-        with self._lock:
-            if self._hedgers is None:
-                self._hedgers = futures.ThreadPoolExecutor(_HEDGERS, thread_name_prefix="modelyard-hedge")
-        running = {self._hedgers.submit(race.first.endpoint.transport.send, race.first)}
-        done, running = futures.wait(running, timeout=race.delay_s)
-        if not done:
-            running.add(self._hedgers.submit(race.second.endpoint.transport.send, race.second))
-            done, running = futures.wait(running, return_when=futures.FIRST_COMPLETED)
-            if running and all(item.exception() is not None for item in done):
+        def send(what: Send[Transport]) -> None:
+            try:
+                outcomes.put(what.endpoint.transport.send(what))
+            except Exception as exc:
+                outcomes.put(exc)
+
+        def start(what: Send[Transport]) -> None:
+            # Not in a pool: its queue would keep calls waiting beyond their time, and a fork would lose its threads.
+            threading.Thread(target=send, args=(what,), name="modelyard-hedge", daemon=True).start()
+
+        start(race.first)
+        try:
+            outcome = outcomes.get(timeout=race.delay_s)
+        except queue.Empty:
+            start(race.second)
+            outcome = outcomes.get()
+            if isinstance(outcome, Exception):
                 # One failed: the other one may still answer.
-                done |= futures.wait(running).done
-        return next((item for item in done if item.exception() is None), next(iter(done))).result()
+                outcome = outcomes.get()
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+        finally:
+            # Its traceback holds this frame.
+            del outcome
 
     def watch(self, pool: Pool[Transport], interval_s: float, probe: Callable[[Endpoint[Transport]], object]) -> None:
         """Starts the health checks of a pool, once."""
@@ -86,8 +99,6 @@ class Runner:
         self._stop.set()
         if self._watcher is not None and self._watcher is not threading.current_thread():
             self._watcher.join()
-        if self._hedgers is not None:
-            self._hedgers.shutdown(wait=False, cancel_futures=True)
 
     def _probe_forever(
         self, pool: Pool[Transport], interval_s: float, probe: Callable[[Endpoint[Transport]], object]
@@ -121,7 +132,17 @@ def run_many(
     window = options.concurrency * (2 if options.ordered else 1)
     with futures.ThreadPoolExecutor(options.concurrency, thread_name_prefix="modelyard-many") as workers:
         try:
-            for batch in batches(rows, options):
+            reading = batches(rows, options)
+            while True:
+                try:
+                    batch = next(reading, None)
+                except Exception:
+                    # What was answered before the rows cannot be read any more is not lost.
+                    while pending:
+                        yield from counter.count(_next(pending, options))
+                    raise
+                if batch is None:
+                    break
                 pending.append(workers.submit(drive, batch_steps(batch), unless_stopped))
                 if len(pending) >= window:
                     yield from counter.count(_next(pending, options))

@@ -57,7 +57,12 @@ def open_sink(output: str | None, *, resume: bool) -> Sink:
     if kind == "npz":
         return Arrays(Path(output))
     try:
-        file = None if to_stdout else Path(output).open("a" if resume else "w", encoding="utf-8", newline="")
+        # Names of files may be no UTF-8.
+        file = (
+            None
+            if to_stdout
+            else Path(output).open("a" if resume else "w", encoding="utf-8", errors="surrogateescape", newline="")
+        )
     except OSError as exc:
         raise ConfigurationError(f"{output} cannot be written: {exc.strerror}.") from exc
     return Csv(file) if kind == "csv" else JsonLines(file)
@@ -67,9 +72,13 @@ def done_rows(output: str) -> set[int]:
     """Indices of the rows that a file of JSON lines has answers for."""
     done: set[int] = set()
     try:
-        with Path(output).open(encoding="utf-8") as lines:
+        with Path(output).open("r+b") as lines:
             for line in lines:
-                row = json.loads(line)
+                if not line.endswith(b"\n"):
+                    # A full disk left the half of it.
+                    lines.truncate(lines.tell() - len(line))
+                    break
+                row = json.loads(line.decode("utf-8", "surrogateescape"))
                 if "error" not in row:
                     done.add(int(row["index"]))
     except FileNotFoundError:
@@ -100,7 +109,10 @@ class _Text(Sink):
 
     def close(self, *, complete: bool) -> None:
         if self._own is not None:
-            self._own.close()
+            try:
+                self._own.close()
+            except OSError as exc:
+                raise ConfigurationError(f"{self._own.name} cannot be written: {exc.strerror}.") from exc
 
 
 class JsonLines(_Text):
@@ -112,7 +124,12 @@ class JsonLines(_Text):
             row["error"] = "" if result.error is None else result.error.message
         else:
             row["outputs"] = {key: plain_value(value) for key, value in result.outputs.items()}
-        self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        try:
+            self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        except OSError as exc:
+            if self._own is None:
+                raise
+            raise ConfigurationError(f"{self._own.name} cannot be written: {exc.strerror}.") from exc
 
 
 class Csv(_Text):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -92,6 +93,11 @@ def parse_address(url: str) -> Address:
         raise _refused(url, f"the scheme is {scheme!r}" if "://" in url else "it has no scheme")
     if not host:
         raise _refused(url, "it has no host")
+    try:
+        # As the system's resolver will.
+        host.encode("idna")
+    except UnicodeError as exc:
+        raise _refused(url, f"{host!r} is no name of a host: {exc}") from exc
     if parts.query or parts.fragment or parts.username is not None:
         raise _refused(url, "user names, queries and fragments have no meaning here")
     prefix = parts.path.rstrip("/")
@@ -127,4 +133,6 @@ def resolve(address: Address) -> tuple[Address, ...]:
 
 
 def _refused(url: str, reason: str) -> ConfigurationError:
-    return ConfigurationError(f"Cannot connect to {url!r}: {reason}. Expected {FORMS}.")
+    # A password is not repeated.
+    shown = re.sub(r"//[^/@]*@", "//...@", url)
+    return ConfigurationError(f"Cannot connect to {shown!r}: {reason}. Expected {FORMS}.")

@@ -106,8 +106,7 @@ class Engine(Generic[_T]):
             step = next(flow)
             while True:
                 try:
-                    if self.closed:
-                        raise UnavailableError(f"This client of {self.url} was closed; connect again.")
+                    self._check_open()
                     if isinstance(step, Pause):
                         left = _left(None, deadline, timeout_s, self.url)
                         answer = yield Pause(seconds=min(step.seconds, left), until=step.until)
@@ -169,6 +168,8 @@ class Engine(Generic[_T]):
         self._budget.earn()
         attempt = 1
         while True:
+            # Also between attempts: closing a client ends its calls.
+            self._check_open()
             try:
                 return (yield from self._attempt(call, headers, deadline, timeout_s, tried))
             except (UnavailableError, OverloadedError) as exc:
@@ -211,6 +212,10 @@ class Engine(Generic[_T]):
             raise
         finally:
             self.pool.release(endpoint)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise UnavailableError(f"This client of {self.url} was closed; connect again.")
 
     def _headers(self, request_id: str) -> Headers:
         headers = self._base

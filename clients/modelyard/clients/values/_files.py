@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,9 +128,14 @@ def _rows(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
 def _numpy(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
     try:
         # Pickles are code: they are not loaded.
-        loaded = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
-    except ValueError as exc:
-        raise InvalidRequestError(f"{path} is no file of plain numpy arrays: {exc}.") from exc
+        if path.suffix == ".npy":
+            loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+        else:
+            # Of a file that is no archive numpy itself would leave it open.
+            with path.open("rb") as file:
+                loaded = dict(np.load(file, allow_pickle=False))
+    except (ValueError, EOFError, zipfile.BadZipFile) as exc:
+        raise InvalidRequestError(f"{path} is no file of plain numpy arrays: {str(exc).rstrip('.')}.") from exc
     if isinstance(loaded, np.ndarray):
         if len(signature.inputs) != 1:
             raise InvalidRequestError(
@@ -137,8 +143,7 @@ def _numpy(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
             )
         arrays = {next(iter(signature.inputs)): loaded}
     else:
-        with loaded:
-            arrays = {name: loaded[name] for name in loaded.files}
+        arrays = loaded
     sizes = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
     if len(set(sizes.values())) != 1 or any(array.ndim == 0 for array in arrays.values()):
         raise InvalidRequestError(f"{path}: expected arrays with a row for each example; received {sizes} rows.")
@@ -234,9 +239,16 @@ def _from_json(value: object, path: Path, number: int) -> object:
 def _csv(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
     import csv
 
-    with path.open(encoding="utf-8", newline="") as lines:
+    # Spreadsheets write a byte order mark.
+    with path.open(encoding="utf-8-sig", newline="") as lines:
         reader = csv.DictReader(lines, restkey="")
-        for row in reader:
+        while True:
+            try:
+                row = next(reader)
+            except StopIteration:
+                return
+            except (UnicodeDecodeError, csv.Error) as exc:
+                raise InvalidRequestError(f"{path}, after line {reader.line_num}: no CSV in UTF-8: {exc}.") from exc
             number = reader.line_num
             yield _row(f"{path}:{number}", _csv_row, row, len(reader.fieldnames or ()), signature, path, number)
 
@@ -291,10 +303,16 @@ def _feature(feature: tensorflow_pb2.Feature, info: TensorInfo, name: str) -> ob
     shape = None if info.shape is None else info.shape[1:]
     if info.dtype == "string":
         return values[0] if shape == () and len(values) == 1 else values
+    if kind == "bytes_list":
+        raise InvalidRequestError(f"{name}: feature {info.name!r} is bytes; the input is {info.dtype}.")
     array = np.array(values, dtype=np.int64 if kind == "int64_list" else np.float64)
-    wanted = dtype_by_name(info.dtype).numpy
-    if wanted is not None and (wanted.kind in "fV" or kind == "int64_list"):
-        array = array.astype(wanted)
+    if info.dtype == "bool" and set(values) <= {0, 1}:
+        # A tf.Example has no booleans.
+        array = array.astype(np.bool_)
+    cast = cast_unchanged(array, info.dtype)
+    if cast is None:
+        raise InvalidRequestError(f"{name}: feature {info.name!r} has values that are no {info.dtype}.")
+    array = cast
     if shape is None:
         return array
     try:

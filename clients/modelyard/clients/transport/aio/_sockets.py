@@ -130,6 +130,7 @@ class AsyncPool(Generic[_C]):
         #: Those that no call has, where a call has one for itself.
         self._idle: list[_C] = []
         self._connecting = 0
+        self._closed = False
         self._one_at_a_time = asyncio.Lock() if shared else None
         self._queue: collections.deque[asyncio.Future[None]] = collections.deque()
 
@@ -164,6 +165,7 @@ class AsyncPool(Generic[_C]):
             self._wake()
 
     async def close(self) -> None:
+        self._closed = True
         channels, self._channels, self._idle = self._channels, [], []
         for channel in channels:
             await channel.close()
@@ -205,6 +207,9 @@ class AsyncPool(Generic[_C]):
                     raise
                 finally:
                     self._connecting -= 1
+                if self._closed:
+                    self._drop(channel)
+                    raise ConnectionError("the client was closed meanwhile")
                 self._channels.append(channel)
                 return channel
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -74,13 +74,16 @@ class SocketPool(Generic[_C]):
     @contextlib.contextmanager
     def slot(self, url: str, timeout_s: float) -> Iterator[None]:
         """Waits for a connection to be free, and names the errors of sockets."""
+        if self._process != os.getpid():
+            self._forked()
+        slots = self._slots
         try:
-            if not self._slots.acquire(timeout=timeout_s):
+            if not slots.acquire(timeout=timeout_s):
                 raise TimeoutError("all connections are in use")
             try:
                 yield
             finally:
-                self._slots.release()
+                slots.release()
         except (OSError, EOFError) as exc:
             raise failed(exc, url) from exc
 
@@ -101,13 +104,16 @@ class SocketPool(Generic[_C]):
             connection.close()
         return result
 
+    def _forked(self) -> None:
+        """Begins anew: parent and child would write into each other's connections. The parent's stay open."""
+        while self._idle:
+            self._idle.popleft()[0].close()
+        # Those of the parent's calls are never given back here.
+        self._slots = threading.BoundedSemaphore(self._options.max_connections)
+        self._process = os.getpid()
+
     def _take(self) -> _C | None:
         """A connection that is open already, if there is one."""
-        if self._process != os.getpid():
-            # After a fork, parent and child would write into each other's connections. The parent's stay open.
-            while self._idle:
-                self._idle.popleft()[0].close()
-            self._process = os.getpid()
         now = time.monotonic()
         keep_s = self._options.keepalive_s
         while True:
@@ -122,10 +128,7 @@ class SocketPool(Generic[_C]):
 
     def _open(self, deadline: float) -> socket.socket:
         address, options = self._address, self._options
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("no time is left to connect")
-        raw = socket.create_connection((address.host.strip("[]"), address.port), timeout=left)
+        raw = _connected(address.host.strip("[]"), address.port, deadline)
         try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(raw, options.keepalive_s)
@@ -137,6 +140,25 @@ class SocketPool(Generic[_C]):
         except BaseException:
             raw.close()
             raise
+
+
+def _connected(host: str, port: int, deadline: float) -> socket.socket:
+    """A connection to one of a name's addresses, each of which gets its share of the time that is left."""
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for index, (family, kind, protocol, _, where) in enumerate(addresses):
+        raw = socket.socket(family, kind, protocol)
+        try:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("no time is left to connect")
+            raw.settimeout(left / (len(addresses) - index))
+            raw.connect(where)
+            return raw
+        except OSError:
+            raw.close()
+            if index == len(addresses) - 1:
+                raise
+    raise OSError(f"{host!r} has no address")
 
 
 def failed(exc: OSError | EOFError, url: str) -> ModelyardError:
