@@ -53,10 +53,11 @@ def test_accepted(url: str, normal: str, protocol: str, secure: bool) -> None:
         ([b"grpc://host"], "a URL is text"),
         ("http://host?x=1", "queries"),
         ("http://host#x", "fragments"),
-        ("http://user:secret@host", "user names"),
+        ("http://user:secret@host", "'http://...@host': user names"),
         ("http://[::1", "Invalid IPv6"),
-        ("grpc://models..svc:8500", "'models..svc' is no name of a host"),
-        (f"http://{'a' * 64}:8501", "is no name of a host"),
+        ("grpc://models..svc:8500", "'models..svc' is no host name"),
+        ("http://.local", "'.local' is no host name"),
+        (f"grpc://{'a' * 64}.svc", "1 to 63 characters"),
     ],
 )
 def test_refused_with_the_accepted_forms(url: Any, reason: str) -> None:

@@ -104,6 +104,30 @@ def test_a_server_that_comes_back_gets_calls_again(affine_dir: Path, tmp_path: P
             server.wait_until(lambda: good.healthy, 10, "a health check that finds the server well")
 
 
+def test_health_checks_outlive_a_token_that_cannot_be_had(affine_server: RunningServer) -> None:
+    asked, away = [0], [False]
+
+    def token() -> str:
+        if away[0]:
+            asked[0] += 1
+            raise ConnectionError("the identity provider is away")
+        return "token"
+
+    async def run() -> None:
+        url = f"grpc://{affine_server.grpc_address}"
+        options = ClientOptions(token=token, balance=BalanceOptions(probe_interval_s=0.02))
+        async with connect_async([url, url.replace("127.0.0.1", "localhost")], options) as client:
+            await client.predict("affine", {"x": np.zeros(1, np.float32)})
+            away[0] = True
+            await until_async(lambda: asked[0] > 3)
+            away[0] = False
+            for endpoint in client._engine.pool.endpoints:
+                endpoint.healthy = False
+            await until_async(lambda: all(endpoint.healthy for endpoint in client._engine.pool.endpoints), 5)
+
+    asyncio.run(run())
+
+
 def _pool(*urls: str, dns: bool = False) -> Pool[Any]:
     return Pool(parse_addresses(list(urls)), lambda address: address.url, BalanceOptions(dns=dns))
 

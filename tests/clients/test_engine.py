@@ -179,6 +179,26 @@ def test_a_second_request_wins_over_a_silent_first(kind: str) -> None:
         assert client.status("m", timeout_s=15).available == (3,)
 
 
+def test_hedged_threads_meet_their_deadline_however_many_they_are() -> None:
+    options = ClientOptions(hedge_after_s=0.05, timeout_s=0.6, max_connections=200)
+    took: list[float] = []
+
+    with rest_server(Script("silent")) as url, connect(url, options) as client:
+
+        def call() -> None:
+            started = time.monotonic()
+            with pytest.raises(errors.DeadlineExceededError):
+                client.status("m")
+            took.append(time.monotonic() - started)
+
+        threads = [threading.Thread(target=call) for _ in range(64)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(took) == 64 and max(took) < 1.7
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_quick_answer_is_not_hedged(kind: str) -> None:
     script = Script("ok")

@@ -32,9 +32,11 @@ def write_tfrecord(path: Path, records: list[bytes]) -> None:
             writer.write(record)
 
 
-def example(x: float) -> bytes:
+def example(*x: float) -> bytes:
     message = tensorflow_pb2.Example()
-    message.features.feature["x"].float_list.value.append(x)
+    feature = message.features.feature["x"]
+    values = feature.int64_list if all(isinstance(item, int) for item in x) else feature.float_list
+    values.value.extend(x)  # type: ignore[arg-type]
     return message.SerializeToString()
 
 
@@ -113,6 +115,24 @@ def test_failures_are_rows_and_a_second_run_sends_only_those(
     assert main([*arguments, "--output", str(output.with_suffix(".csv"))]) == 0
 
 
+def test_going_on_after_a_full_disk(
+    affine_server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, output = make(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl"
+    arguments = ["predict", "affine", str(source), "--server", f"grpc://{affine_server.grpc_address}", "--output"]
+    for suffix in (".jsonl", ".csv"):
+        output.with_suffix(suffix).symlink_to("/dev/full")
+        assert main([*arguments, str(output.with_suffix(suffix))]) == 1
+        assert f"out{suffix} cannot be written: No space left on device." in capsys.readouterr().err
+    output.unlink()
+    assert main([*arguments, str(output)]) == 0
+    whole = output.read_bytes()
+    for left in (1, 12, len(whole) - whole.rindex(b'{"index"') + 20):
+        output.write_bytes(whole[:-left])
+        assert main([*arguments, str(output), "--resume"]) == 0
+        assert output.read_bytes() == whole
+
+
 @pytest.mark.parametrize(
     ("name", "content", "bad"),
     [
@@ -175,6 +195,9 @@ def test_csv_takes_the_signatures_dtypes(tmp_path: Path) -> None:
         {"i": 3, "f": 1.0, "s": "a,é", "b": True},
         {"i": -4, "f": 2.5, "s": "", "b": False},
     ]
+    # As Excel writes UTF-8.
+    path.write_text("i\n3\n", encoding="utf-8-sig")
+    assert read(path, i="int64") == [{"i": 3}]
 
 
 def test_json_lines_carry_bytes(tmp_path: Path) -> None:
@@ -211,31 +234,33 @@ def test_tfrecords_as_examples_or_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "value", "expected"),
+    ("values", "dtype"),
     [
-        ("uint8", 255, 255),
-        ("uint8", 256, None),
-        ("int32", 1 << 40, None),
-        ("bool", 1, True),
-        ("bool", 5, None),
-        ("float32", 1 << 24, 1 << 24),
-        ("float32", (1 << 24) + 1, None),
+        ([2**40 + 5], "int32"),
+        ([300, -1], "uint8"),
+        ([5], "bool"),
+        ([2**24 + 1], "float32"),
+        ([7e4], "float16"),
+        ([0.5], "int64"),
     ],
 )
-def test_integers_of_tfrecords_are_not_cut(tmp_path: Path, dtype: str, value: int, expected: object) -> None:
+def test_features_that_the_dtype_cannot_hold_fail_their_row(tmp_path: Path, values: list[Any], dtype: str) -> None:
+    path = tmp_path / "a.tfrecord"
+    write_tfrecord(path, [example(*values), example(*[1] * len(values))])
+    inputs = {"x": TensorInfo(name="x", dtype=dtype, shape=(-1, len(values)))}
+    bad, good = read_rows([path], SignatureInfo(name="s", method="", inputs=inputs, outputs={}))
+    assert isinstance(bad.error, errors.InvalidInputError)
+    assert f"whose values {dtype} cannot hold" in bad.error.message
+    (x,) = good.inputs.values()
+    assert isinstance(x, np.ndarray) and x.dtype == dtype and x.tolist() == [1] * len(values)
+
+
+def test_a_feature_of_bytes_is_no_number(tmp_path: Path) -> None:
     message = tensorflow_pb2.Example()
-    message.features.feature["x"].int64_list.value.append(value)
+    message.features.feature["x"].bytes_list.value.append(b"1")
     write_tfrecord(tmp_path / "a.tfrecord", [message.SerializeToString()])
-    if expected is not None:
-        assert [row["x"].item() for row in read(tmp_path / "a.tfrecord", x=dtype)] == [expected]
-        return
-    with pytest.raises(errors.InvalidRequestError, match=f"'x' has values that are no {dtype}"):
-        read(tmp_path / "a.tfrecord", x=dtype)
-
-
-def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("x\n1.5\n", encoding="utf-8-sig")
-    assert read(tmp_path / "a.csv", x="float32") == [{"x": 1.5}]
+    with pytest.raises(errors.InvalidRequestError, match="feature 'x' is bytes; the input is float32"):
+        read(tmp_path / "a.tfrecord", x="float32")
 
 
 @pytest.mark.parametrize(
@@ -250,11 +275,11 @@ def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
         ("a.jsonl", b"{\n", "line 1: not JSON"),
         ("a.jsonl", b"[" * 100_000, "line 1: not JSON"),
         ("a.jsonl", b'{"x": {"b65": ""}}\n', "b64"),
+        ("a.csv", b"x\n\xe9\n", "no UTF-8 text"),
+        ("a.csv", b"x\n1\n" + b"9" * 200_000, "line 3: field larger"),
         ("a.npy", b"no array", "plain numpy arrays"),
         ("a.npy", b"", "plain numpy arrays"),
-        ("a.npz", b"PK\3\4cut off", "plain numpy arrays"),
-        ("a.csv", "x\n1\né\n".encode("latin-1"), "no CSV in UTF-8"),
-        ("a.csv", b'x\n"' + b"1" * 200_000 + b'"\n', "no CSV in UTF-8: field larger"),
+        ("a.npz", b"PK\x03\x04 and no more", "plain numpy arrays"),
         ("a.tfrecord", b"\1" * 40, "damaged"),
         ("a.tfrecord", b"\1\2", "damaged"),
         ("a.png", b"", "expected one string input"),
@@ -282,6 +307,9 @@ def test_arrays_that_do_not_fit(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros(2))
     with pytest.raises(errors.InvalidRequestError, match="Use .npz"):
         read(tmp_path / "a.npy", x="float32", y="float32")
+    np.savez(tmp_path / "a.npz", x=np.array([1.0, None], object))
+    with pytest.raises(errors.InvalidRequestError, match="plain numpy arrays: Object arrays"):
+        read(tmp_path / "a.npz", x="float32")
 
 
 def test_a_changed_byte_of_a_record_is_found(tmp_path: Path) -> None:
@@ -308,33 +336,33 @@ def test_outputs_that_are_none(output: str, resume: bool, match: str) -> None:
         open_sink(output, resume=resume)
 
 
+def test_names_that_are_no_text_are_escaped(affine_server: RunningServer, tmp_path: Path) -> None:
+    source, output = make(tmp_path / os.fsdecode(b"caf\xe9.jsonl")), tmp_path / "out.jsonl"
+    arguments = ["predict", "affine", str(source), "--server", f"grpc://{affine_server.grpc_address}"]
+    for _ in range(2):
+        assert main([*arguments, "--output", str(output), "--resume"]) == 0
+        rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+        assert [row["input"] for row in rows] == [f"{source}:{line}" for line in (1, 3, 5)]
+    assert main([*arguments, "--output", str(output.with_suffix(".csv"))]) == 0
+    assert "caf\\udce9.jsonl:1" in output.with_suffix(".csv").read_text("utf-8")
+
+
+def test_json_has_no_complex_numbers(tmp_path: Path) -> None:
+    with open_sink(str(tmp_path / "a.jsonl"), resume=False) as sink:
+        with pytest.raises(errors.InvalidRequestError, match="row: JSON has no complex numbers. Use npz"):
+            sink.write("row", RowResult(index=0, outputs={"y": np.array([1j])}, error=None))
+
+
 def test_going_on_with_something_else(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("not ours\n")
     with pytest.raises(errors.ConfigurationError, match="something else"):
         done_rows(str(path))
+    # Not what a full disk leaves of one of our lines.
+    path.write_text("not ours")
+    with pytest.raises(errors.ConfigurationError, match="something else"):
+        done_rows(str(path))
+    assert path.read_text() == "not ours"
+    with pytest.raises(errors.ConfigurationError, match="cannot be written"):
+        done_rows(str(tmp_path))
     assert done_rows(str(tmp_path / "absent.jsonl")) == set()
-
-
-def test_half_a_line_is_answered_again(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    whole = b'{"index": 0, "input": "a", "outputs": {}}\n'
-    path.write_bytes(whole + b'{"index": 1, "inp')
-    assert done_rows(str(path)) == {0}
-    assert path.read_bytes() == whole
-
-
-def test_names_of_files_may_be_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    with open_sink(str(path), resume=False) as sink:
-        sink.write(os.fsdecode(b"\xff.npy"), RowResult(index=4, outputs={"y": np.zeros(1)}, error=None))
-    assert done_rows(str(path)) == {4}
-
-
-def test_a_full_disk_is_told(capsys: pytest.CaptureFixture[str], affine_server: RunningServer, tmp_path: Path) -> None:
-    full = tmp_path / "out.jsonl"
-    full.symlink_to("/dev/full")
-    source = make(tmp_path / "rows.csv")
-    arguments = ["predict", "affine", str(source), "--server", f"grpc://{affine_server.grpc_address}"]
-    assert main([*arguments, "--output", str(full)]) == 1
-    assert f"{full} cannot be written: No space left on device." in capsys.readouterr().err

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import os
 import socket
 import threading
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from modelyard.clients import ClientOptions, RetryOptions, connect
 from tests.clients.conftest import connected, peer
 from tests.clients.http_script import read_message
 from tests.support.server import RunningServer
+from tests.support.waiting import until
 
 STATUS = b'{"model_version_status": [{"version": "3", "state": "AVAILABLE"}]}'
 ZIPPED = gzip.compress(STATUS)
@@ -91,6 +95,27 @@ def test_limits_hold_for_every_framing(name: str) -> None:
             client.status("m", timeout_s=10)
 
 
+def test_addresses_of_a_name_share_the_time_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(peer(_say(GOOD["length"])))
+        for host in ("127.0.0.2", "127.0.0.3"):
+            # Nobody accepts here, so that the system lets further connections wait.
+            listener = stack.enter_context(socket.create_server((host, port), backlog=0))
+            for _ in range(4):
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(listener.getsockname())
+        rows = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{last}", port)) for last in (2, 3, 1)]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: rows)
+        with connect(f"http://models.example:{port}", ONCE) as client:
+            assert client.status("m", timeout_s=0.9).available == (3,)
+            del rows[-1]
+            started = time.monotonic()
+            with pytest.raises(errors.DeadlineExceededError):
+                client.status("m", timeout_s=0.4)
+            assert time.monotonic() - started < 0.7
+
+
 def test_connections_are_reused_and_replaced() -> None:
     opened = threading.Semaphore(0)
     requests = [0]
@@ -138,6 +163,50 @@ def test_connections_are_bounded() -> None:
         for thread in threads:
             thread.join()
     assert most == [2]
+
+
+def test_connections_of_a_burst_are_closed_when_they_are_old() -> None:
+    burst = threading.Barrier(4)
+
+    def answer(connection: socket.socket) -> None:
+        if read_message(connection) is not None:
+            burst.wait(10)
+            connection.sendall(GOOD["length"])
+        while read_message(connection) is not None:
+            connection.sendall(GOOD["length"])
+
+    with peer(answer) as port, connect(f"http://127.0.0.1:{port}", ClientOptions(keepalive_s=0.2)) as client:
+        threads = [threading.Thread(target=client.status, args=("m",)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (transport,) = client._engine.pool.all_transports
+        idle = cast(Any, transport)._pool._idle
+        assert len(idle) == 4
+        until(lambda: client.status("m") and len(idle) == 1, 2, "connections that no call needs stay open")
+
+
+def test_calls_of_the_parent_bound_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[int] = []
+    over = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        read_message(connection)
+        requests.append(1)
+        if len(requests) == 1:
+            over.wait(10)
+        connection.sendall(GOOD["length"])
+
+    with peer(answer) as port, connect(f"http://127.0.0.1:{port}", ClientOptions(max_connections=1)) as client:
+        thread = threading.Thread(target=client.status, args=("m",))
+        thread.start()
+        until(lambda: requests)
+        other = os.getpid() + 1
+        monkeypatch.setattr(os, "getpid", lambda: other)
+        assert client.status("m", timeout_s=1).available == (3,)
+        over.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("kind", ["grpc", "rest", "grpc-async", "rest-async"])

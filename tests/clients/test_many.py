@@ -62,6 +62,31 @@ def test_an_endless_source_is_read_as_far_as_needed(affine: Client, ordered: boo
     assert next(read) <= 20 + 5 * 5
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_rows_before_an_error_of_their_source_are_answered(affine_server: RunningServer, ordered: bool) -> None:
+    options = ManyOptions(batch_size=8, concurrency=4, ordered=ordered)
+    url = url_of(affine_server, "grpc")
+
+    def source() -> Iterator[dict[str, Any]]:
+        yield from rows(21)
+        raise errors.IntegrityError("the file is damaged here")
+
+    async def asynchronously() -> None:
+        async with connect_async(url) as client:
+            async for result in client.predict_many("affine", source(), options):
+                found.append(result)
+
+    found: list[RowResult] = []
+    with connect(url) as client, pytest.raises(errors.IntegrityError, match="damaged here"):
+        for result in client.predict_many("affine", source(), options):
+            found.append(result)
+    assert values(found) == {index: index * 0.5 + 2 for index in range(21)}
+    found.clear()
+    with pytest.raises(errors.IntegrityError, match="damaged here"):
+        asyncio.run(asynchronously())
+    assert values(found) == {index: index * 0.5 + 2 for index in range(21)}
+
+
 @pytest.mark.parametrize("transport", ["grpc", "rest"])
 def test_bad_rows_are_named_and_the_others_answered(
     fashion_server: RunningServer, fashion: FashionMnist, transport: str
@@ -162,29 +187,3 @@ def test_asynchronously(affine_server: RunningServer, ordered: bool) -> None:
     assert values(results) == {index: index * 0.5 + 2 for index in range(33) if index != 5}
     if ordered:
         assert [result.index for result in results] == [index for index in range(33) if index != 5]
-
-
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_what_comes_before_a_row_that_cannot_be_read_is_answered(
-    affine_server: RunningServer, asynchronous: bool
-) -> None:
-    def source() -> Iterator[dict[str, Any]]:
-        yield from rows(23)
-        raise errors.IntegrityError("damaged")
-
-    options = ManyOptions(batch_size=10, concurrency=4)
-    found: list[RowResult] = []
-
-    async def main() -> None:
-        async with connect_async(url_of(affine_server, "grpc")) as client:
-            async for result in client.predict_many("affine", source(), options):
-                found.append(result)
-
-    with pytest.raises(errors.IntegrityError, match="damaged"):
-        if asynchronous:
-            asyncio.run(main())
-        else:
-            with connect(url_of(affine_server, "grpc")) as client:
-                for result in client.predict_many("affine", source(), options):
-                    found.append(result)
-    assert values(found) == {index: index * 0.5 + 2 for index in range(23)}

@@ -77,6 +77,8 @@ def test_rows_are_counted(tmp_path: Path) -> None:
     assert count_rows(files) == 7 + 2 + 2 + 1
     assert count_rows([*files, tmp_path / "e.tfrecord"]) is None
     assert count_rows([tmp_path / "absent.csv"]) is None
+    (tmp_path / "empty.npy").touch()
+    assert count_rows([tmp_path / "empty.npy"]) is None
 
 
 def test_predict_many_draws_it(affine_server: RunningServer) -> None:

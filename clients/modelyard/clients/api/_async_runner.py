@@ -100,6 +100,7 @@ class AsyncRunner:
             import asyncio
 
             self._watcher.cancel()
+            # However it ended: the transports are closed after this.
             await asyncio.gather(self._watcher, return_exceptions=True)
             self._watcher = None
 
@@ -112,7 +113,7 @@ async def _probe_forever(pool: Pool[AsyncTransport], interval_s: float, probe: _
         # A name that cannot be resolved now keeps its addresses; the calls say what is wrong.
         with contextlib.suppress(ModelyardError):
             await asyncio.to_thread(pool.refresh)
-        # A probe may fail by what its user gave the client: a token that cannot be had now.
+        # A token that cannot be had now says nothing about the servers, and the next checks may have one.
         await asyncio.gather(*(probe(endpoint) for endpoint in pool.endpoints), return_exceptions=True)
 
 
@@ -128,22 +129,18 @@ async def run_many(
     counter = Progress(options)
     pending: deque[asyncio.Task[list[RowResult]]] = deque()
     try:
-        reading = _batches(rows, options)
-        while True:
-            try:
-                batch = await anext(reading, None)
-            except Exception:
-                # What was answered before the rows cannot be read any more is not lost.
-                while pending:
+        try:
+            async for batch in _batches(rows, options):
+                pending.append(asyncio.create_task(drive(batch_steps(batch), call)))
+                if len(pending) >= options.concurrency:
                     for result in counter.count(await _next(pending, options)):
                         yield result
-                raise
-            if batch is None:
-                break
-            pending.append(asyncio.create_task(drive(batch_steps(batch), call)))
-            if len(pending) >= options.concurrency:
+        except Exception:
+            # Where the rows end in an error, the answers to those before it are not lost.
+            while pending:
                 for result in counter.count(await _next(pending, options)):
                     yield result
+            raise
         while pending:
             for result in counter.count(await _next(pending, options)):
                 yield result

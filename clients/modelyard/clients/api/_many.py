@@ -72,7 +72,7 @@ BatchSteps = Generator[dict[str, object], Prediction, list[RowResult]]
 
 
 def batches(rows: Iterable[Row], options: ManyOptions) -> Iterator[Batch]:
-    """Cuts rows into batches; where the rows cannot be read on, those before are the last batch."""
+    """Cuts rows into batches; where the rows raise, those before it are a batch all the same."""
     batch: Batch = []
     try:
         for index, row in enumerate(rows):

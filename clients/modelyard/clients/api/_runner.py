@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
 from collections import deque
@@ -15,10 +14,11 @@ from modelyard.clients.api._many import BatchSteps, ManyOptions, Progress, Row, 
 from modelyard.clients.protocols import Answer, Pause
 from modelyard.clients.transport import Endpoint, Pool, Race, Send
 from modelyard.clients.values import Prediction
-from modelyard.errors import ModelyardError, RequestCancelledError
+from modelyard.errors import DeadlineExceededError, ModelyardError, RequestCancelledError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+    from queue import SimpleQueue
 
 Call = Callable[[Row], Prediction]
 _PROBERS = 8
@@ -55,34 +55,25 @@ class Runner:
 
     def race(self, race: Race[Transport]) -> Answer:
         """The first answer of two calls; the loser runs out."""
-        outcomes: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
+        import queue
 
-        def send(what: Send[Transport]) -> None:
-            try:
-                outcomes.put(what.endpoint.transport.send(what))
-            except Exception as exc:
-                outcomes.put(exc)
-
-        def start(what: Send[Transport]) -> None:
-            # Not in a pool: its queue would keep calls waiting beyond their time, and a fork would lose its threads.
-            threading.Thread(target=send, args=(what,), name="modelyard-hedge", daemon=True).start()
-
-        start(race.first)
+        deadline = time.monotonic() + race.first.timeout_s
+        outcomes: SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
+        _start(race.first, outcomes)
+        with contextlib.suppress(queue.Empty):
+            return _result(outcomes.get(timeout=race.delay_s))
+        hedged = not self._stop.is_set()
+        if hedged:
+            _start(race.second, outcomes)
         try:
-            outcome = outcomes.get(timeout=race.delay_s)
-        except queue.Empty:
-            start(race.second)
-            outcome = outcomes.get()
-            if isinstance(outcome, Exception):
+            outcome = outcomes.get(timeout=max(0.0, deadline - time.monotonic()))
+            if hedged and isinstance(outcome, BaseException):
                 # One failed: the other one may still answer.
-                outcome = outcomes.get()
-        try:
-            if isinstance(outcome, Exception):
-                raise outcome
-            return outcome
-        finally:
-            # Its traceback holds this frame.
-            del outcome
+                outcome = outcomes.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            url = race.first.endpoint.address.url
+            raise DeadlineExceededError(f"{url}: no complete answer in time.") from None
+        return _result(outcome)
 
     def watch(self, pool: Pool[Transport], interval_s: float, probe: Callable[[Endpoint[Transport]], object]) -> None:
         """Starts the health checks of a pool, once."""
@@ -113,6 +104,24 @@ class Runner:
                 futures.wait([workers.submit(probe, endpoint) for endpoint in pool.endpoints])
 
 
+def _start(send: Send[Transport], outcomes: SimpleQueue[Answer | BaseException]) -> None:
+    """Sends on a thread of its own: one that waited for its turn would begin too late, and not at all after a fork."""
+
+    def run() -> None:
+        try:
+            outcomes.put(send.endpoint.transport.send(send))
+        except BaseException as exc:
+            outcomes.put(exc)
+
+    threading.Thread(target=run, name="modelyard-hedge", daemon=True).start()
+
+
+def _result(outcome: Answer | BaseException) -> Answer:
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
 def run_many(
     drive: Callable[[BatchSteps, Call], list[RowResult]], call: Call, rows: Iterable[Row], options: ManyOptions
 ) -> Iterator[RowResult]:
@@ -132,20 +141,16 @@ def run_many(
     window = options.concurrency * (2 if options.ordered else 1)
     with futures.ThreadPoolExecutor(options.concurrency, thread_name_prefix="modelyard-many") as workers:
         try:
-            reading = batches(rows, options)
-            while True:
-                try:
-                    batch = next(reading, None)
-                except Exception:
-                    # What was answered before the rows cannot be read any more is not lost.
-                    while pending:
+            try:
+                for batch in batches(rows, options):
+                    pending.append(workers.submit(drive, batch_steps(batch), unless_stopped))
+                    if len(pending) >= window:
                         yield from counter.count(_next(pending, options))
-                    raise
-                if batch is None:
-                    break
-                pending.append(workers.submit(drive, batch_steps(batch), unless_stopped))
-                if len(pending) >= window:
+            except Exception:
+                # Where the rows end in an error, the answers to those before it are not lost.
+                while pending:
                     yield from counter.count(_next(pending, options))
+                raise
             while pending:
                 yield from counter.count(_next(pending, options))
         finally:

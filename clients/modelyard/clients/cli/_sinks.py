@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import json
+import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -19,6 +22,10 @@ from modelyard.clients.values import plain_value
 from modelyard.errors import ConfigurationError, InvalidRequestError
 
 _FORMATS = ("csv", "jsonl", "npz")
+#: How each of our JSON lines begins.
+_BEGIN = b'{"index": '
+#: For names of files that are no UTF-8; what is written for them is an escape of JSON, too.
+_ERRORS = "backslashreplace"
 Outputs = Mapping[str, npt.NDArray[Any]]
 
 
@@ -44,6 +51,8 @@ class Sink(ABC):
 
 def open_sink(output: str | None, *, resume: bool) -> Sink:
     """Opens the output that the command line names."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=_ERRORS)
     if output is None:
         return Lines()
     kind = output if output in _FORMATS else Path(output).suffix.lower().removeprefix(".")
@@ -57,35 +66,42 @@ def open_sink(output: str | None, *, resume: bool) -> Sink:
     if kind == "npz":
         return Arrays(Path(output))
     try:
-        # Names of files may be no UTF-8.
-        file = (
-            None
-            if to_stdout
-            else Path(output).open("a" if resume else "w", encoding="utf-8", errors="surrogateescape", newline="")
-        )
+        file = None if to_stdout else open(output, "a" if resume else "w", encoding="utf-8", errors=_ERRORS, newline="")
     except OSError as exc:
-        raise ConfigurationError(f"{output} cannot be written: {exc.strerror}.") from exc
+        raise _unwritable(output, exc) from exc
     return Csv(file) if kind == "csv" else JsonLines(file)
 
 
 def done_rows(output: str) -> set[int]:
-    """Indices of the rows that a file of JSON lines has answers for."""
+    """Indices of the rows that a file of JSON lines has answers for; a line that was cut short is removed.
+
+    Raises:
+        ConfigurationError: The file holds something else, or cannot be read and written.
+    """
     done: set[int] = set()
+    whole = 0
     try:
         with Path(output).open("r+b") as lines:
             for line in lines:
-                if not line.endswith(b"\n"):
-                    # A full disk left the half of it.
-                    lines.truncate(lines.tell() - len(line))
+                # A full disk, or a process that was killed, leaves a part of its last line.
+                if not line.endswith(b"\n") and line[: len(_BEGIN)] == _BEGIN[: len(line)]:
+                    os.truncate(output, whole)
                     break
-                row = json.loads(line.decode("utf-8", "surrogateescape"))
+                row = json.loads(line)
                 if "error" not in row:
                     done.add(int(row["index"]))
+                whole += len(line)
     except FileNotFoundError:
         return done
-    except (OSError, ValueError, KeyError, TypeError) as exc:
+    except OSError as exc:
+        raise _unwritable(output, exc) from exc
+    except (ValueError, KeyError, TypeError) as exc:
         raise ConfigurationError(f"Cannot go on with {output}: it holds something else than our JSON lines.") from exc
     return done
+
+
+def _unwritable(output: object, exc: OSError) -> ConfigurationError:
+    return ConfigurationError(f"{output} cannot be written: {exc.strerror}.")
 
 
 class Lines(Sink):
@@ -109,10 +125,18 @@ class _Text(Sink):
 
     def close(self, *, complete: bool) -> None:
         if self._own is not None:
-            try:
+            with self._writing():
                 self._own.close()
-            except OSError as exc:
-                raise ConfigurationError(f"{self._own.name} cannot be written: {exc.strerror}.") from exc
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Names a file that cannot be written any more, as on a full disk."""
+        try:
+            yield
+        except OSError as exc:
+            if self._own is None:
+                raise
+            raise _unwritable(self._own.name, exc) from exc
 
 
 class JsonLines(_Text):
@@ -125,11 +149,11 @@ class JsonLines(_Text):
         else:
             row["outputs"] = {key: plain_value(value) for key, value in result.outputs.items()}
         try:
-            self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        except OSError as exc:
-            if self._own is None:
-                raise
-            raise ConfigurationError(f"{self._own.name} cannot be written: {exc.strerror}.") from exc
+            line = json.dumps(row, ensure_ascii=False)
+        except TypeError as exc:
+            raise InvalidRequestError(f"{name}: JSON has no complex numbers. Use npz.") from exc
+        with self._writing():
+            self._file.write(line + "\n")
 
 
 class Csv(_Text):
@@ -148,14 +172,14 @@ class Csv(_Text):
             if self._columns is None:
                 self._early.append((result.index, name, error))
             else:
-                self._writer.writerow([result.index, name, error, *[""] * len(self._columns)])
+                self._row([result.index, name, error, *[""] * len(self._columns)])
             return
         cells = dict(cell for key, value in result.outputs.items() for cell in _cells(key, value))
         if self._columns is None:
             self._start(list(cells))
         elif list(cells) != self._columns:
             raise InvalidRequestError(f"{name}: its outputs have another shape than the first row's. Use jsonl.")
-        self._writer.writerow([result.index, name, "", *cells.values()])
+        self._row([result.index, name, "", *cells.values()])
 
     def close(self, *, complete: bool) -> None:
         if self._columns is None:
@@ -164,9 +188,13 @@ class Csv(_Text):
 
     def _start(self, columns: list[str]) -> None:
         self._columns = columns
-        self._writer.writerow(["index", "input", "error", *columns])
+        self._row(["index", "input", "error", *columns])
         for index, name, error in self._early:
-            self._writer.writerow([index, name, error, *[""] * len(columns)])
+            self._row([index, name, error, *[""] * len(columns)])
+
+    def _row(self, cells: Sequence[object]) -> None:
+        with self._writing():
+            self._writer.writerow(cells)
 
 
 class Arrays(Sink):
@@ -198,7 +226,7 @@ class Arrays(Sink):
         try:
             np.savez(self._path, allow_pickle=False, **{**columns, **reserved})
         except OSError as exc:
-            raise ConfigurationError(f"{self._path} cannot be written: {exc.strerror}.") from exc
+            raise _unwritable(self._path, exc) from exc
 
 
 def _stacked(values: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:

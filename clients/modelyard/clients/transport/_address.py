@@ -94,10 +94,9 @@ def parse_address(url: str) -> Address:
     if not host:
         raise _refused(url, "it has no host")
     try:
-        # As the system's resolver will.
         host.encode("idna")
     except UnicodeError as exc:
-        raise _refused(url, f"{host!r} is no name of a host: {exc}") from exc
+        raise _refused(url, f"{host!r} is no host name, whose parts between dots have 1 to 63 characters") from exc
     if parts.query or parts.fragment or parts.username is not None:
         raise _refused(url, "user names, queries and fragments have no meaning here")
     prefix = parts.path.rstrip("/")
@@ -133,6 +132,6 @@ def resolve(address: Address) -> tuple[Address, ...]:
 
 
 def _refused(url: str, reason: str) -> ConfigurationError:
-    # A password is not repeated.
-    shown = re.sub(r"//[^/@]*@", "//...@", url)
-    return ConfigurationError(f"Cannot connect to {shown!r}: {reason}. Expected {FORMS}.")
+    # A password is nothing for logs.
+    url = re.sub("//[^/?#]*@", "//***@", url)
+    return ConfigurationError(f"Cannot connect to {url!r}: {reason}. Expected {FORMS}.")

@@ -168,11 +168,11 @@ class Engine(Generic[_T]):
         self._budget.earn()
         attempt = 1
         while True:
-            # Also between attempts: closing a client ends its calls.
-            self._check_open()
             try:
                 return (yield from self._attempt(call, headers, deadline, timeout_s, tried))
             except (UnavailableError, OverloadedError) as exc:
+                # A close breaks the calls off that are under way: they are not to be sent again.
+                self._check_open()
                 if isinstance(exc, UnavailableError):
                     if tried and self.pool.watched:
                         tried[-1].healthy = False
@@ -187,6 +187,11 @@ class Engine(Generic[_T]):
             attempt += 1
             tried.clear()
             yield Pause(seconds=pause)
+            self._check_open()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise UnavailableError(f"This client of {self.url} was closed; connect again.")
 
     def _attempt(
         self, call: Call, headers: Headers, deadline: float, timeout_s: float, tried: list[Endpoint[_T]]
@@ -212,10 +217,6 @@ class Engine(Generic[_T]):
             raise
         finally:
             self.pool.release(endpoint)
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise UnavailableError(f"This client of {self.url} was closed; connect again.")
 
     def _headers(self, request_id: str) -> Headers:
         headers = self._base

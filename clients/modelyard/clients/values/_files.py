@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from modelyard.clients.values._results import SignatureInfo, TensorInfo
@@ -91,7 +91,7 @@ def count_rows(paths: Sequence[Path]) -> int | None:
             else:
                 return None
     # What is wrong with a file is said when its rows are read.
-    except (OSError, ValueError, csv.Error):
+    except Exception:
         return None
     return total
 
@@ -126,24 +126,25 @@ def _rows(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
 
 
 def _numpy(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
+    import zipfile
+    import zlib
+
     try:
-        # Pickles are code: they are not loaded.
-        if path.suffix == ".npy":
-            loaded = np.load(path, mmap_mode="r", allow_pickle=False)
-        else:
-            # Of a file that is no archive numpy itself would leave it open.
-            with path.open("rb") as file:
-                loaded = dict(np.load(file, allow_pickle=False))
-    except (ValueError, EOFError, zipfile.BadZipFile) as exc:
-        raise InvalidRequestError(f"{path} is no file of plain numpy arrays: {str(exc).rstrip('.')}.") from exc
+        # Opened here: numpy leaves a file open that is no archive.
+        with path.open("rb") as file:
+            # Pickles are code: they are not loaded.
+            mapped = path.suffix == ".npy"
+            loaded = np.load(path if mapped else file, mmap_mode="r" if mapped else None, allow_pickle=False)
+            # What is no array in an archive is bytes.
+            arrays = {} if isinstance(loaded, np.ndarray) else {name: np.asarray(loaded[name]) for name in loaded.files}
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as exc:
+        raise InvalidRequestError(f"{path} is no file of plain numpy arrays: {exc}.") from exc
     if isinstance(loaded, np.ndarray):
         if len(signature.inputs) != 1:
             raise InvalidRequestError(
                 f"{path} holds one array; signature {signature.name!r} takes {', '.join(signature.inputs)}. Use .npz."
             )
         arrays = {next(iter(signature.inputs)): loaded}
-    else:
-        arrays = loaded
     sizes = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
     if len(set(sizes.values())) != 1 or any(array.ndim == 0 for array in arrays.values()):
         raise InvalidRequestError(f"{path}: expected arrays with a row for each example; received {sizes} rows.")
@@ -165,13 +166,18 @@ def _numpy_row(arrays: Mapping[str, Any], index: int, signature: SignatureInfo) 
         info = signature.inputs.get(name)
         if info is None or value.dtype.kind in "SUO":
             continue
-        row[name] = cast_unchanged(value, info.dtype)
-        if row[name] is None:
-            raise InvalidInputError(
-                f"Input {name!r} is {value.dtype.name}, whose values {info.dtype} cannot hold. Save it after .astype "
-                "where that is what you mean."
-            )
+        row[name] = _cast(name, value, info.dtype)
     return row
+
+
+def _cast(name: str, value: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
+    cast = cast_unchanged(value, dtype)
+    if cast is None:
+        raise InvalidInputError(
+            f"Input {name!r} is {value.dtype.name}, whose values {dtype} cannot hold. Cast it before it is "
+            "saved, where that is what you mean."
+        )
+    return cast
 
 
 def _json_lines(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
@@ -239,18 +245,17 @@ def _from_json(value: object, path: Path, number: int) -> object:
 def _csv(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
     import csv
 
-    # Spreadsheets write a byte order mark.
+    # With the mark at its beginning that Excel writes, or without.
     with path.open(encoding="utf-8-sig", newline="") as lines:
         reader = csv.DictReader(lines, restkey="")
-        while True:
-            try:
-                row = next(reader)
-            except StopIteration:
-                return
-            except (UnicodeDecodeError, csv.Error) as exc:
-                raise InvalidRequestError(f"{path}, after line {reader.line_num}: no CSV in UTF-8: {exc}.") from exc
-            number = reader.line_num
-            yield _row(f"{path}:{number}", _csv_row, row, len(reader.fieldnames or ()), signature, path, number)
+        try:
+            for row in reader:
+                number = reader.line_num
+                yield _row(f"{path}:{number}", _csv_row, row, len(reader.fieldnames or ()), signature, path, number)
+        except UnicodeDecodeError as exc:
+            raise InvalidRequestError(f"{path} is no UTF-8 text: {exc.reason}. Save it as UTF-8.") from exc
+        except csv.Error as exc:
+            raise InvalidRequestError(f"{path}, line {reader.line_num + 1}: {exc}.") from exc
 
 
 def _csv_row(
@@ -306,13 +311,10 @@ def _feature(feature: tensorflow_pb2.Feature, info: TensorInfo, name: str) -> ob
     if kind == "bytes_list":
         raise InvalidRequestError(f"{name}: feature {info.name!r} is bytes; the input is {info.dtype}.")
     array = np.array(values, dtype=np.int64 if kind == "int64_list" else np.float64)
-    if info.dtype == "bool" and set(values) <= {0, 1}:
-        # A tf.Example has no booleans.
+    # Features have no booleans: they are the integers 0 and 1.
+    if info.dtype == "bool" and kind == "int64_list" and ((array == 0) | (array == 1)).all():
         array = array.astype(np.bool_)
-    cast = cast_unchanged(array, info.dtype)
-    if cast is None:
-        raise InvalidRequestError(f"{name}: feature {info.name!r} has values that are no {info.dtype}.")
-    array = cast
+    array = _cast(info.name, array, info.dtype)
     if shape is None:
         return array
     try:

@@ -263,9 +263,8 @@ def _json_to_array(value: Any, datatype: str, shape: Sequence[int], name: str) -
         while any(isinstance(item, list) for item in flat):
             flat = [item for row in flat for item in row]
         return _values_to_array([item.encode() for item in flat], datatype, shape, name)
-    # numpy makes floats of integers that need 64 bits beside others that do not.
-    exact = object if datatype == "UINT64" else None
-    return _values_to_array(np.asarray(value, dtype=exact).ravel().tolist(), datatype, shape, name)
+    # As objects: numpy would make floats of integers beyond 63 bits beside others.
+    return _values_to_array(np.asarray(value, object).ravel().tolist(), datatype, shape, name)
 
 
 def _values_to_array(values: list[Any], datatype: str, shape: Sequence[int], name: str) -> npt.NDArray[Any]:

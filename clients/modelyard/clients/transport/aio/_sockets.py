@@ -167,6 +167,8 @@ class AsyncPool(Generic[_C]):
     async def close(self) -> None:
         self._closed = True
         channels, self._channels, self._idle = self._channels, [], []
+        while self._queue:
+            self._wake()
         for channel in channels:
             await channel.close()
 
@@ -194,6 +196,7 @@ class AsyncPool(Generic[_C]):
 
     async def _opened(self, *, fresh: bool) -> _C:
         while True:
+            self._check_open()
             # In the place of one that no call has: else each such call would leave one more.
             if fresh and (old := next((item for item in self._channels if item.idle), None)) is not None:
                 self._drop(old)
@@ -207,9 +210,6 @@ class AsyncPool(Generic[_C]):
                     raise
                 finally:
                     self._connecting -= 1
-                if self._closed:
-                    self._drop(channel)
-                    raise ConnectionError("the client was closed meanwhile")
                 self._channels.append(channel)
                 return channel
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -221,6 +221,10 @@ class AsyncPool(Generic[_C]):
                 raise
             if not fresh and (free := self._free()) is not None:
                 return free
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EOFError("the client was closed")
 
     def _wake(self) -> None:
         while self._queue:
@@ -239,4 +243,7 @@ class AsyncPool(Generic[_C]):
             ssl=self._tls,
             server_hostname=None if self._tls is None else name,
         )
+        if self._closed:
+            await channel.close()
+        self._check_open()
         return channel

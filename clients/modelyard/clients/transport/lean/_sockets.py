@@ -75,7 +75,7 @@ class SocketPool(Generic[_C]):
     def slot(self, url: str, timeout_s: float) -> Iterator[None]:
         """Waits for a connection to be free, and names the errors of sockets."""
         if self._process != os.getpid():
-            self._forked()
+            self._leave_parent()
         slots = self._slots
         try:
             if not slots.acquire(timeout=timeout_s):
@@ -104,11 +104,12 @@ class SocketPool(Generic[_C]):
             connection.close()
         return result
 
-    def _forked(self) -> None:
-        """Begins anew: parent and child would write into each other's connections. The parent's stay open."""
+    def _leave_parent(self) -> None:
+        """After a fork, lets go of what the parent's calls use."""
+        # Parent and child would write into each other's connections. The parent's stay open.
         while self._idle:
             self._idle.popleft()[0].close()
-        # Those of the parent's calls are never given back here.
+        # Its calls give their slots back in the parent alone.
         self._slots = threading.BoundedSemaphore(self._options.max_connections)
         self._process = os.getpid()
 
@@ -116,19 +117,22 @@ class SocketPool(Generic[_C]):
         """A connection that is open already, if there is one."""
         now = time.monotonic()
         keep_s = self._options.keepalive_s
+        with contextlib.suppress(IndexError):
+            while keep_s is not None and now - self._idle[0][1] >= keep_s:
+                self._idle.popleft()[0].close()
         while True:
             try:
                 # The one used last is the one least likely to have been closed.
-                connection, since = self._idle.pop()
+                connection, _ = self._idle.pop()
             except IndexError:
                 return None
-            if (keep_s is None or now - since < keep_s) and connection.usable():
+            if connection.usable():
                 return connection
             connection.close()
 
     def _open(self, deadline: float) -> socket.socket:
         address, options = self._address, self._options
-        raw = _connected(address.host.strip("[]"), address.port, deadline)
+        raw = _connected(address, deadline)
         try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(raw, options.keepalive_s)
@@ -142,23 +146,26 @@ class SocketPool(Generic[_C]):
             raise
 
 
-def _connected(host: str, port: int, deadline: float) -> socket.socket:
-    """A connection to one of a name's addresses, each of which gets its share of the time that is left."""
-    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for index, (family, kind, protocol, _, where) in enumerate(addresses):
-        raw = socket.socket(family, kind, protocol)
+def _connected(address: Address, deadline: float) -> socket.socket:
+    """Tries the addresses of a name in turn; each may take its share of the time that is left."""
+    found = collections.deque(socket.getaddrinfo(address.host.strip("[]"), address.port, type=socket.SOCK_STREAM))
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("no time is left to connect")
+        family, kind, protocol, _, where = found.popleft()
         try:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("no time is left to connect")
-            raw.settimeout(left / (len(addresses) - index))
-            raw.connect(where)
-            return raw
-        except OSError:
-            raw.close()
-            if index == len(addresses) - 1:
+            raw = socket.socket(family, kind, protocol)
+            try:
+                raw.settimeout(left / (len(found) + 1))
+                raw.connect(where)
+                return raw
+            except BaseException:
+                raw.close()
                 raise
-    raise OSError(f"{host!r} has no address")
+        except OSError:
+            if not found:
+                raise
 
 
 def failed(exc: OSError | EOFError, url: str) -> ModelyardError:
