@@ -108,12 +108,12 @@ def test_addresses_of_a_name_share_the_time_to_connect(monkeypatch: pytest.Monke
         rows = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{last}", port)) for last in (2, 3, 1)]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: rows)
         with connect(f"http://models.example:{port}", ONCE) as client:
-            assert client.status("m", timeout_s=0.9).available == (3,)
+            assert client.status("m", timeout_s=3).available == (3,)
             del rows[-1]
             started = time.monotonic()
             with pytest.raises(errors.DeadlineExceededError):
-                client.status("m", timeout_s=0.4)
-            assert time.monotonic() - started < 0.7
+                client.status("m", timeout_s=1)
+            assert time.monotonic() - started < 1.8
 
 
 def test_connections_are_reused_and_replaced() -> None:
