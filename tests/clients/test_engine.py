@@ -180,7 +180,7 @@ def test_a_second_request_wins_over_a_silent_first(kind: str) -> None:
 
 
 def test_hedged_threads_meet_their_deadline_however_many_they_are() -> None:
-    options = ClientOptions(hedge_after_s=0.05, timeout_s=0.6, max_connections=200)
+    options = ClientOptions(hedge_after_s=0.05, timeout_s=1.5, max_connections=200)
     took: list[float] = []
 
     with rest_server(Script("silent")) as url, connect(url, options) as client:
@@ -196,7 +196,7 @@ def test_hedged_threads_meet_their_deadline_however_many_they_are() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    assert len(took) == 64 and max(took) < 1.7
+    assert len(took) == 64 and max(took) < 4
 
 
 @pytest.mark.parametrize("kind", KINDS)
