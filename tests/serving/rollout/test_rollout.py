@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from modelyard.artifact import write_labels
 from modelyard.errors import ConfigurationError, InvalidModelSpecError, PredictionError, UnavailableError
 from modelyard.serving.config import LoadOptions, ModelConfig, TrafficOptions, WatchOptions
 from modelyard.serving.metrics import Metrics
@@ -15,6 +17,7 @@ from modelyard.serving.requests import Caller, ModelSpec
 from modelyard.serving.rollout import Rollout
 from modelyard.serving.servables import Servable, load_servable
 from tests.support.models import publish_affine
+from tests.support.waiting import until
 
 WAIT_S = 60.0
 RULE = (
@@ -142,3 +145,51 @@ def test_a_rule_for_a_model_that_is_not_served_is_named_once(
     manager.reload(more, timeout_s=WAIT_S)
     rollout.step()
     assert [row.model for row in rollout.rows() if row.state == "serving"] == ["M", "M"]
+
+
+def test_a_start_with_a_rule_is_over_when_its_stable_version_can_answer(tmp_path: Path) -> None:
+    """The newest is loaded first: until the stable one has come nobody is told that the model is not there."""
+    for number in (1, 2):
+        publish_affine(tmp_path / "m", slope=float(number), intercept=0.0)
+    write_labels(tmp_path / "m", {"stable": 1})
+    come = threading.Event()
+
+    def late(config: ModelConfig, version: int, path: Path) -> Servable:
+        assert version == 2 or come.wait(WAIT_S)
+        return load(config, version, path)
+
+    manager = ModelManager([ModelConfig(name="m", base_path=tmp_path / "m")], late, WatchOptions(poll_wait_s=0.05))
+    (tmp_path / "traffic.config").write_text('model { name: "m" split { label: "stable" } }')
+    rollout = Rollout(manager, Metrics(), TrafficOptions(path=tmp_path / "traffic.config"))
+    manager.start()
+    until(lambda: manager.watcher(ModelSpec(name="m")).is_available(2), WAIT_S)
+    rollout.step()
+    assert not manager.all_ready()
+    for spec in (ModelSpec(name="m"), ModelSpec(name="m", version=1), ModelSpec(name="m", label="stable")):
+        with (
+            pytest.raises(UnavailableError, match="'m' is still loading"),
+            rollout.chosen(spec, None) as chosen,
+            manager.acquire(chosen),
+        ):
+            pass
+    come.set()
+    assert manager.wait_until_polled(WAIT_S)
+    assert manager.all_ready()
+    with manager.acquire(ModelSpec(name="m")) as servable:
+        assert servable.version == 1
+    assert manager.stop()
+
+
+def test_a_rule_whose_stable_version_does_not_come_waits_for_it(manager: ModelManager, tmp_path: Path) -> None:
+    (tmp_path / "traffic.config").write_text('model { name: "m" split { label: "stable" } }')
+    rollout = Rollout(manager, Metrics(), TrafficOptions(path=tmp_path / "traffic.config"))
+    manager.start()
+    assert manager.wait_until_polled(WAIT_S)
+    rollout.step()
+    assert [row.state for row in rollout.rows()] == ["waiting"]
+    with rollout.chosen(ModelSpec(name="m"), None) as chosen, manager.acquire(chosen) as servable:
+        assert servable.version == 3
+    write_labels(tmp_path / "m", {"stable": 3})
+    until(lambda: manager.resolve(ModelSpec(name="m", label="stable")) == 3, WAIT_S)
+    rollout.step()
+    assert [(row.version, row.state) for row in rollout.rows()] == [(3, "serving")]

@@ -24,8 +24,9 @@ class Admin:
     def __init__(self, manager: ModelManager) -> None:
         self._manager = manager
         self._repository: Location | None = None
-        #: Changes happen one after the other.
+        #: Changes of the configuration happen one after the other, and loads and unloads of each model.
         self._changing = asyncio.Lock()
+        self._controlling: dict[str, asyncio.Lock] = {}
 
     async def reload_message(self, config: serving_pb2.ModelServerConfig) -> None:
         if self._repository is not None:
@@ -45,13 +46,17 @@ class Admin:
             await self.reload(models_from_message(config))
 
     async def load(self, name: str) -> None:
-        async with self._changing:
-            await asyncio.to_thread(self._manager.load_model, name)
+        await self._control(self._manager.load_model, name)
 
     async def unload(self, name: str) -> None:
         """Unloads a model, and returns when that is done; raises as :meth:`load` does."""
-        async with self._changing:
-            await asyncio.to_thread(self._manager.unload_model, name)
+        await self._control(self._manager.unload_model, name)
+
+    async def _control(self, change: Callable[[str], None], name: str) -> None:
+        # An unknown name, which is refused, needs no lock.
+        lock = self._controlling.setdefault(name, asyncio.Lock()) if name in self._manager.names else asyncio.Lock()
+        async with lock:
+            await asyncio.to_thread(change, name)
 
     def _check_platforms(self, config: serving_pb2.ModelServerConfig) -> None:
         platforms = {model.name: model.platform for model in self._manager.configs}

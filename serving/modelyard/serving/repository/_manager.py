@@ -101,8 +101,7 @@ class ModelManager:
         watcher = self._watchers.get(spec.name)
         if watcher is None:
             return None
-        number = spec.version if spec.label is None else watcher.labels.get(spec.label)
-        return number if number is not None and watcher.is_available(number) else None
+        return watcher.number_of(spec)
 
     def start(self) -> None:
         """Starts to watch the base paths."""
@@ -159,9 +158,9 @@ class ModelManager:
             self._stopped = True
             watchers = self._all_watchers()
         for watcher in watchers:
-            watcher.request_stop()
+            watcher.request_stop(keep_copies=True)
         end = time.monotonic() + _STOP_S
-        return all([watcher.stop(max(0.0, end - time.monotonic())) for watcher in watchers])
+        return all([watcher.stop(max(0.0, end - time.monotonic()), keep_copies=True) for watcher in watchers])
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -261,6 +260,11 @@ class ModelManager:
         """Whether a model has a version that can answer."""
         watcher = self._watchers.get(name)
         return not self.leaving and watcher is not None and watcher.is_ready()
+
+    def is_settled(self, name: str) -> bool:
+        """Whether a model is meant to be loaded, and nothing of it that was there is still to be tried."""
+        watcher = self._watchers.get(name)
+        return watcher is not None and watcher.is_settled()
 
     def all_ready(self) -> bool:
         """Whether every enabled model can answer; one that was added counts once it could.

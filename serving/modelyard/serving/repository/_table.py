@@ -12,9 +12,12 @@ from modelyard.artifact import LABELS_NAME
 from modelyard.errors import InvalidModelSpecError, ModelNotFoundError, UnavailableError
 from modelyard.serving.config import ModelConfig
 from modelyard.serving.repository._cache import VersionCache
-from modelyard.serving.repository._versions import Version, VersionStatus
+from modelyard.serving.repository._versions import Version, VersionState, VersionStatus
 from modelyard.serving.requests import ModelSpec, without_paths
 from modelyard.serving.servables import Servable
+
+#: Unloaded versions that status requests still tell of.
+_KEPT_ENDED = 100
 
 
 class FileLabels:
@@ -72,6 +75,7 @@ class VersionTable:
         self._replaced: list[Version] = []
         #: Whether the aspired versions of the configuration in force were tried.
         self._polled = False
+        self._aspired: frozenset[int] = frozenset()
         self._file_labels = FileLabels()
         #: What a request without version and label means; None for the newest version.
         self._default: ModelSpec | None = None
@@ -104,8 +108,16 @@ class VersionTable:
         )
 
     def is_ready(self) -> bool:
+        """Whether requests can be answered: while versions still load, by the version that most of them are sent to."""
         with self._lock:
+            if not self._polled and self._default is not None:
+                return self.number_of(self._default) is not None
             return any(version.available for version in self._versions.values())
+
+    def number_of(self, spec: ModelSpec) -> int | None:
+        """The version that a spec with a version or a label means, where it can answer; else None."""
+        number = spec.version if spec.label is None else self.labels.get(spec.label)
+        return number if number is not None and self.is_available(number) else None
 
     def is_suspended(self) -> bool:
         """Whether no version can answer because of a batch that does not end."""
@@ -122,9 +134,19 @@ class VersionTable:
         with self._lock:
             return number in self._versions and self._versions[number].available
 
-    def _available(self) -> tuple[int, ...]:
+    def _available(self) -> Collection[int]:
         with self._lock:
             return tuple(version.number for version in self._versions.values() if version.available)
+
+    def _forget_ended(self) -> None:
+        """Forgets versions that ended long ago: where a new one comes each minute they would become too many."""
+        ended = sorted(
+            number
+            for number, version in self._versions.items()
+            if version.state is VersionState.END and version.error is None
+        )
+        for number in ended[:-_KEPT_ENDED]:
+            del self._versions[number]
 
     def statuses(self) -> tuple[VersionStatus, ...]:
         with self._lock:
@@ -177,12 +199,12 @@ class VersionTable:
         if spec.label is not None:
             labels = self.labels
             wanted = labels.get(spec.label)
-            if wanted is None and not self._polled and not self.is_ready():
+            pending = self._file_labels.pending.get(spec.label)
+            if wanted is None and not self._polled and (pending is not None or not self._available()):
                 # Labels of a file are known when its versions are.
                 raise self._still_loading()
             if wanted is None:
                 known = ", ".join(sorted(labels)) or "no labels"
-                pending = self._file_labels.pending.get(spec.label)
                 if pending is not None:
                     known += f"; {LABELS_NAME} gives it to version {pending}, which is not available"
                 raise InvalidModelSpecError(
@@ -198,7 +220,7 @@ class VersionTable:
         for version in self._versions.values():
             if version.suspended and version.error is not None and wanted in (None, version.number):
                 raise UnavailableError(version.error.message)
-        if not available and not self._polled:
+        if not self._polled and (not available or wanted in self._aspired):
             raise self._still_loading()
         if available:
             raise ModelNotFoundError(

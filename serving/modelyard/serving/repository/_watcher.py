@@ -49,8 +49,7 @@ class ModelWatcher(VersionTable):
         #: Whether a version could answer at any time.
         self.has_been_ready = False
         self._enabled = not options.explicit
-        self._aspired: frozenset[int] = frozenset()
-        #: Those of them that the policy alone would not have loaded.
+        #: Those of the aspired versions that the policy alone would not have loaded.
         self._labelled: frozenset[int] = frozenset()
         self._complaints = Complaints(_LOG, logging.WARNING)
         self._failures = Complaints(_LOG)
@@ -60,6 +59,8 @@ class ModelWatcher(VersionTable):
         # Requests to load and the model's own thread must not reconcile at the same time.
         self._polling = threading.Lock()
         self._stopping = threading.Event()
+        #: Whether copies of remote versions stay at a stop.
+        self._keep_copies = False
         self._thread = self._new_thread()
 
     def _new_thread(self) -> threading.Thread:
@@ -80,7 +81,8 @@ class ModelWatcher(VersionTable):
                 # Base paths are polled once only: this is another poll.
                 self._watching, self._thread = True, self._new_thread()
                 self._thread.start()
-        self._wake.set()
+            # Under the lock: a thread that is about to end sees it.
+            self._wake.set()
 
     def failure(self) -> str:
         """Why the model cannot answer, or an aspired version is missing; empty where neither is so."""
@@ -97,9 +99,15 @@ class ModelWatcher(VersionTable):
         """Whether the model is meant to be loaded; in explicit mode only after a request for it."""
         return self._enabled
 
+    def is_settled(self) -> bool:
+        """Whether the model is meant to be loaded, and its aspired versions were tried."""
+        with self._lock:
+            return self._enabled and self._polled
+
     def enable(self) -> None:
         """Loads the aspired versions, on the calling thread."""
-        self._enabled = True
+        with self._lock:
+            self._enabled, self._polled = True, False
         with self._polling:
             self._retries = dict.fromkeys(self._retries, (0, 0.0))
         self._poll()
@@ -124,16 +132,18 @@ class ModelWatcher(VersionTable):
                 self._watching = True
                 self._thread.start()
 
-    def request_stop(self) -> None:
-        """Tells the thread to end, and wakes up the threads that wait for it."""
+    def request_stop(self, *, keep_copies: bool) -> None:
+        """Tells the thread to end, and wakes up the threads that wait for it; copies may serve the next start."""
         with self._lock:
+            if not self._stopping.is_set():
+                self._keep_copies = keep_copies
             self._stopping.set()
             self._lock.notify_all()
         self._wake.set()
 
-    def stop(self, timeout_s: float | None = None) -> bool:
+    def stop(self, timeout_s: float | None = None, *, keep_copies: bool = False) -> bool:
         """Ends the thread and unloads everything, once no request holds it; whether that was done in time."""
-        self.request_stop()
+        self.request_stop(keep_copies=keep_copies)
         end = None if timeout_s is None else time.monotonic() + timeout_s
         # On the model's own thread, or on that of a request to load it.
         idle = self._polling.acquire(timeout=-1 if timeout_s is None else timeout_s)
@@ -141,7 +151,7 @@ class ModelWatcher(VersionTable):
             self._polling.release()
         else:
             _LOG.warning("model %s: not waiting any longer for a version that is being loaded", self._config.name)
-        for version in list(self._versions.values()):
+        for version in (*self._versions.values(), *self._replaced):
             self._unload(version, timeout_s=None if end is None else max(0.0, end - time.monotonic()))
         return idle and not self.loaded()
 
@@ -196,7 +206,7 @@ class ModelWatcher(VersionTable):
     def _retire(self) -> bool:
         """Whether the only poll has been made, with the configuration in force, and nothing is to be tried again."""
         with self._lock:
-            self._watching = not self._polled or bool(self._retries)
+            self._watching = not self._polled or bool(self._retries) or self._wake.is_set()
             return not self._watching
 
     def _poll(self) -> None:
@@ -285,6 +295,10 @@ class ModelWatcher(VersionTable):
         self._unload_surplus()
         # The newest first: it is what most requests ask for.
         for item in reversed(aspired):
+            known = self._versions.get(item.number)
+            if known is not None and known.available and known.path == item.path:
+                # What could not replace it is not asked for any more.
+                known.error = known.rejected = None
             if not self._stopping.is_set() and self._is_fresh(item):
                 self._load_version(item)
                 self._unload_surplus()
@@ -300,11 +314,10 @@ class ModelWatcher(VersionTable):
         return known.state is VersionState.END and (known.error is None or known.stamp != file_stamp(item.path))
 
     def _unload_surplus(self) -> None:
-        available = [version.number for version in self._versions.values() if version.available]
-        aspired = self._aspired
+        aspired, available = self._aspired, self._available()
         if self._labelled & aspired != aspired:
             # A version that is loaded for its label alone does not stand in for the newest one.
-            aspired, available = aspired - self._labelled, [each for each in available if each not in self._labelled]
+            aspired, available = aspired - self._labelled, set(available) - self._labelled
         for number in surplus(aspired, available, resource_preserving=self._options.resource_preserving):
             self._unload(self._versions[number])
 
@@ -340,6 +353,9 @@ class ModelWatcher(VersionTable):
             if isinstance(result, Servable):
                 version.servable, version.state = result, VersionState.AVAILABLE
                 self._versions[item.number] = version
+                if old is not None:
+                    # Where its last batch does not end, that is seen here.
+                    self._replaced.append(old)
             elif old is not None:
                 old.error, old.rejected = result, (version.path, version.stamp)
             else:
@@ -350,6 +366,9 @@ class ModelWatcher(VersionTable):
             self._moved(name)
             if old is not None:
                 self._unload(old)
+                with self._lock:
+                    if old.servable is None:
+                        self._replaced.remove(old)
             seconds = time.perf_counter() - started
             _LOG.info(
                 "model %s version %d is AVAILABLE in %s after %.2f s", name, item.number, result.backend.name, seconds
@@ -378,6 +397,8 @@ class ModelWatcher(VersionTable):
         if again and tries < self._options.max_load_retries:
             # No request waits for it meanwhile: a newer version may be there before.
             self._retries[item.path] = (tries + 1, time.monotonic() + self._options.retry_interval_s)
+        elif copied:
+            self._cache.forget(path)
         return error
 
     def _unload(self, version: Version, *, timeout_s: float | None = None) -> None:
@@ -389,9 +410,10 @@ class ModelWatcher(VersionTable):
             if version.suspended or not free:
                 return
             servable, version.servable = version.servable, None
-            version.state = VersionState.END
+            version.state, version.error, version.rejected = VersionState.END, None, None
+            self._forget_ended()
         if servable is not None:
             servable.close()
-            if not self._stopping.is_set():
+            if not self._keep_copies:
                 self._cache.forget(servable.path)
         _LOG.info("model %s version %d is unloaded", self._config.name, version.number)

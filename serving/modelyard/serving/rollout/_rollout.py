@@ -258,15 +258,21 @@ class Rollout:
             del states[name]
         for name, rule in rules.items():
             known = states.get(name)
-            if known is not None and known.rule == rule:
+            same = known is not None and known.rule == rule
+            if known is not None and same and known.stable.serving is not None:
                 continue
-            if self._manager.ready(name) and self._manager.resolve(_spec(rule)) is None:
+            loaded = self._manager.ready(name) or self._manager.is_settled(name)
+            if loaded and self._manager.resolve(_spec(rule)) is None:
                 # Until then requests are answered as before: neither by errors, nor all by a canary.
                 self._complaints.say(name, f"model {name}: its traffic rule begins when {rule.stable.name} can answer")
+                if same:
+                    # It was in force while versions still loaded, and this one has not come.
+                    del states[name]
                 continue
             self._complaints.say(name, "")
-            states[name] = RuleState(rule=rule)
-            self._restore(states[name])
+            if not same:
+                states[name] = RuleState(rule=rule)
+                self._restore(states[name])
         if states != self._states:
             self._fetch()
             self._states = states

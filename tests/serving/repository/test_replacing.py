@@ -1,0 +1,167 @@
+"""Versions that take the place of others, models that leave, and what stays of them: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modelyard.artifact import RemotePath
+from modelyard.errors import LoadError, UnavailableError
+from modelyard.serving import LoadOptions, ModelConfig, ModelSpec, Servable, VersionState, WatchOptions, load_servable
+from modelyard.serving.repository import Admin, ModelManager, ModelWatcher
+from tests.support.models import publish_affine
+from tests.support.waiting import until
+
+WAIT_S = 60.0
+MODEL = ModelSpec(name="m")
+
+
+def load(config: ModelConfig, version: int, path: Path) -> Servable:
+    return load_servable(config.name, version, path, LoadOptions())
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> ModelConfig:
+    publish_affine(tmp_path / "m", slope=1.0, intercept=0.0)
+    publish_affine(tmp_path / "other", slope=2.0, intercept=0.0)
+    return ModelConfig(name="m", base_path=tmp_path / "m")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RemotePath:
+    place = RemotePath(f"memory://{tmp_path.name}/m")
+    publish_affine(place, slope=1.0, intercept=0.0)
+    return place
+
+
+def test_a_failed_replacement_leaves_no_mark_on_the_good_version(config: ModelConfig, tmp_path: Path) -> None:
+    graph = tmp_path / "other" / "1" / "onnx" / "serving_default.onnx"
+    graph.write_bytes(graph.read_bytes()[:50])
+    watcher = ModelWatcher(config, load, WatchOptions(explicit=True))
+    watcher.enable()
+    watcher.configure(replace(config, base_path=tmp_path / "other"))
+    assert watcher.wait_until_polled(WAIT_S)
+    assert "version 1: " in watcher.failure()
+    # Back to what it still serves, and then out and in again.
+    watcher.configure(config)
+    assert watcher.wait_until_polled(WAIT_S)
+    assert watcher.failure() == ""
+    watcher.configure(replace(config, base_path=tmp_path / "other"))
+    assert watcher.wait_until_polled(WAIT_S)
+    watcher.disable()
+    watcher.configure(config)
+    watcher.enable()
+    assert watcher.is_ready()
+    assert watcher.stop()
+
+
+def test_a_replaced_version_that_still_computes_is_seen(config: ModelConfig, tmp_path: Path) -> None:
+    """Its batch may never end: then it is suspended as any other, and its model goes on being polled."""
+    watcher = ModelWatcher(config, load, WatchOptions(poll_wait_s=0.01))
+    watcher.start()
+    assert watcher.wait_until_polled(WAIT_S)
+    first = watcher.lend(MODEL)
+    watcher.configure(replace(config, base_path=tmp_path / "other"))
+    until(lambda: len(watcher.loaded()) == 2, WAIT_S, "loading the new version")
+    watcher.suspend(first.loaded, UnavailableError("it takes too long"))
+    publish_affine(tmp_path / "other", slope=3.0, intercept=0.0)
+    until(lambda: watcher.is_available(2), WAIT_S, "polling again")
+    ended = first.loaded
+    watcher.give_back(first)
+    watcher.resume(ended)
+    assert ended not in watcher.loaded()
+    assert watcher.stop()
+
+
+def test_a_replaced_version_is_given_up_with_its_model(config: ModelConfig, tmp_path: Path) -> None:
+    watcher = ModelWatcher(config, load, WatchOptions(poll_wait_s=0.01))
+    watcher.start()
+    assert watcher.wait_until_polled(WAIT_S)
+    first = watcher.lend(MODEL)
+    watcher.configure(replace(config, base_path=tmp_path / "other"))
+    until(lambda: len(watcher.loaded()) == 2, WAIT_S, "loading the new version")
+    assert not watcher.stop(0.1)
+    watcher.give_back(first)
+    until(lambda: not watcher.loaded(), WAIT_S, "unloading both")
+
+
+def test_a_look_while_a_version_loads_is_not_lost(config: ModelConfig) -> None:
+    """A base path that is polled once, and again where somebody asks for it."""
+    entered, gate = threading.Event(), threading.Event()
+
+    def slow(config: ModelConfig, version: int, path: Path) -> Servable:
+        if version == 1:
+            entered.set()
+            assert gate.wait(WAIT_S)
+        return load(config, version, path)
+
+    watcher = ModelWatcher(config, slow, WatchOptions(poll_wait_s=0))
+    watcher.start()
+    assert entered.wait(WAIT_S)
+    publish_affine(config.base_path, slope=2.0, intercept=0.0)
+    watcher.look()
+    gate.set()
+    until(lambda: watcher.is_available(2), WAIT_S, "looking again")
+    assert watcher.stop()
+
+
+def test_old_versions_are_forgotten(config: ModelConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modelyard.serving.repository._table._KEPT_ENDED", 2)
+    watcher = ModelWatcher(config, load, WatchOptions(poll_wait_s=0.01))
+    watcher.start()
+    for number in range(2, 7):
+        publish_affine(config.base_path, slope=1.0, intercept=0.0)
+        until(lambda number=number: watcher.is_available(number), WAIT_S)  # type: ignore[misc]
+    until(lambda: [each.version for each in watcher.statuses()] == [6, 5, 4], WAIT_S)
+    assert [each.state for each in watcher.statuses()][1:] == [VersionState.END, VersionState.END]
+    assert watcher.stop()
+
+
+def test_one_model_that_cannot_be_unloaded_yet_keeps_no_other_from_loading(config: ModelConfig, tmp_path: Path) -> None:
+    other = ModelConfig(name="other", base_path=tmp_path / "other")
+    manager = ModelManager([config, other], load, WatchOptions(explicit=True))
+    manager.start()
+    admin = Admin(manager)
+
+    async def change() -> None:
+        await admin.load("m")
+        with manager.acquire(MODEL):
+            unloading = asyncio.create_task(admin.unload("m"))
+            async with asyncio.timeout(WAIT_S):
+                await admin.load("other")
+            assert manager.ready("other") and not unloading.done()
+        await unloading
+        assert not manager.ready("m")
+
+    asyncio.run(change())
+    assert manager.stop()
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["leaves", "stops"])
+def test_a_model_that_leaves_takes_its_copies_with_it(store: RemotePath, tmp_path: Path, leaves: bool) -> None:
+    config = ModelConfig(name="m", base_path=store)
+    manager = ModelManager([config], load, WatchOptions(poll_wait_s=0.01, cache_dir=tmp_path / "cache"))
+    manager.start()
+    until(lambda: manager.ready("m"), WAIT_S)
+    if leaves:
+        manager.reload([], timeout_s=WAIT_S)
+    assert manager.stop()
+    # A server that starts again needs no second download.
+    assert bool(list(tmp_path.glob("cache/m/*/*"))) is not leaves
+
+
+def test_a_copy_that_cannot_be_loaded_is_removed(store: RemotePath, tmp_path: Path) -> None:
+    def refuse(config: ModelConfig, version: int, path: Path) -> Servable:
+        raise LoadError(f"no runtime for {path.name}")
+
+    options = WatchOptions(poll_wait_s=0.01, cache_dir=tmp_path / "cache")
+    watcher = ModelWatcher(ModelConfig(name="m", base_path=store), refuse, options)
+    watcher.start()
+    assert watcher.wait_until_polled(WAIT_S)
+    assert "no runtime for 1" in watcher.failure()
+    assert not list(tmp_path.glob("cache/m/*/*"))
+    assert watcher.stop()
