@@ -13,8 +13,11 @@ import tritonclient.grpc as triton
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
+from tests.support.metrics import monitoring_flag, scrape
 from tests.support.models import publish_affine, save_double
 from tests.support.server import RunningServer, serve
+
+_STREAM = "ModelStreamInfer"
 
 
 @pytest.fixture
@@ -173,6 +176,28 @@ def test_the_stream_answers_in_order_and_outlives_an_error(stub: Any) -> None:
     assert "Inputs expected to be in the set {x}" in answers[1].error_message
     assert fp32(answers[2].infer_response.raw_output_contents[0]) == [4.0]
     assert answers[2].infer_response.parameters["triton_final_response"].bool_param
+
+
+def test_each_message_of_a_stream_is_a_request_in_the_metrics(tmp_path: Path) -> None:
+    publish_affine(tmp_path / "half", slope=0.5, intercept=2.0)
+    with (
+        serve(tmp_path / "half", model="half", log_dir=tmp_path, flags=[monitoring_flag(tmp_path)]) as server,
+        grpc.insecure_channel(server.grpc_address) as channel,
+    ):
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        wrong, unknown = typed_request(1), typed_request(1)
+        wrong.inputs[0].name, unknown.model_name = "z", "nobody"
+        answers = stub.ModelStreamInfer(iter([typed_request(2), wrong, unknown, typed_request(4)]), timeout=30)
+        assert [bool(answer.error_message) for answer in answers] == [False, True, True, False]
+        series = scrape(server)
+    count, latency = ":tensorflow:serving:request_count", ":tensorflow:serving:request_latency_count"
+    found = {tuple(sorted(labels)): value for (name, labels), value in series.items() if name == count}
+    assert found == {
+        (("model_name", "half"), ("status", "OK")): 2,
+        (("model_name", "half"), ("status", "INVALID_ARGUMENT")): 1,
+        (("model_name", ""), ("status", "NOT_FOUND")): 1,
+    }
+    assert [value for (name, labels), value in series.items() if name == latency and ("API", _STREAM) in labels] == [2]
 
 
 def _mixed(message: service_pb2.ModelInferRequest) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from modelyard.serving.metrics import Duration, Execution, ExecutionStatistics, ModelStatistics, RequestTimes
+from modelyard.serving import ModelConfig, ServerOptions
+from modelyard.serving.metrics import Duration, Execution, ExecutionStatistics, Metrics, ModelStatistics, RequestTimes
+from modelyard.serving.runtime._version_loader import VersionLoader
+from tests.support.models import publish_affine
 
 
 def test_a_version_that_was_never_asked_has_zeros() -> None:
@@ -44,6 +48,21 @@ def test_requests_that_share_a_batch_are_one_execution() -> None:
     assert (statistics.of("m", 1).execution_count, statistics.of("m", 1).inference_count) == (2, 7)
     assert statistics.of("m", 1).batches[8].compute_infer == Duration(count=1, ns=50)
     assert row.batches.keys() == {4}, "a copy changed"
+
+
+def test_a_version_that_was_loaded_anew_keeps_its_statistics_when_the_old_one_ends(tmp_path: Path) -> None:
+    statistics = ModelStatistics()
+    loader = VersionLoader(ServerOptions(), Metrics(), statistics)
+    old, new = (
+        loader.load(ModelConfig(name="m", base_path=place), 1, place / "1")
+        for place in (tmp_path / "a", tmp_path / "b")
+        if publish_affine(place, slope=1.0, intercept=0.0)
+    )
+    statistics.record("m", 1, [RequestTimes(True, 10)])
+    old.close()
+    assert statistics.of("m", 1).success.count == 1
+    new.close()
+    assert statistics.of("m", 1).success.count == 0
 
 
 def test_strangers_cannot_make_it_remember_any_number_of_sizes() -> None:

@@ -74,6 +74,18 @@ def test_requests_are_computed_dropped_or_fail(manager: ModelManager) -> None:
     assert not shadow.submit(job(good))
 
 
+def test_strings_take_the_room_that_they_take(manager: ModelManager) -> None:
+    shadow = Shadow(manager)
+    text = np.array([b"x" * (65 << 20)], dtype=object)
+    job = ShadowJob(
+        spec=ModelSpec(name="m", version=1), answered=7, inputs={"x": text}, outputs={"y": X}, tolerance=0.1,
+        report=lambda _: pytest.fail("nothing was to be computed"),
+    )  # fmt: skip
+    assert job.size == (65 << 20) + X.nbytes
+    assert not shadow.submit(job)
+    shadow.close()
+
+
 def test_models_take_turns(manager: ModelManager) -> None:
     shadow = Shadow(manager)
     order: list[str] = []

@@ -79,7 +79,7 @@ class Batcher:
             plan.failed(error)
 
     def batched(self, servable: Servable, threads: ModelThreads) -> Servable:
-        """A version that computes what its caller waits for in batches, where it has parameters."""
+        """A version that computes in batches what the calling thread waits for; that was let in before."""
         if servable.batching is None:
             return servable
 
@@ -97,7 +97,7 @@ class Batcher:
             now = time.perf_counter_ns()
             task = Task(
                 inputs=inputs, rows=plan.rows(inputs), encode=lambda prediction: prediction.outputs, done=done,
-                caller=current_caller.get(), started_ns=now, decoded_ns=now,
+                caller=current_caller.get(), started_ns=now, decoded_ns=now, entered=True,
             )  # fmt: skip
             self.submit(plan, threads, task)
             return dict(future.result())

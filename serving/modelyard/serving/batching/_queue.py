@@ -52,6 +52,8 @@ class Task:
     arrived_ns: int = 0
     started_ns: int = 0
     decoded_ns: int = 0
+    #: Whether its call was let in before, and leaves by itself.
+    entered: bool = False
     cost: float = 0.0
     #: ``done`` was called.
     answered: bool = False
@@ -100,8 +102,9 @@ class BatchQueue:
                 raise UnavailableError(
                     "The batch scheduling queue to which this task was submitted is full. Try again in a moment."
                 )
-            task.cost = self._cost.of(task.rows)
-            self._threads.enter(task.caller, task.cost, least=self._cost.seconds)
+            if not task.entered:
+                task.cost = self._cost.of(task.rows)
+                self._threads.enter(task.caller, task.cost, least=self._cost.seconds)
             self._tasks.append(task)
             self._rows += task.rows
             if self._running < self._most_running:
@@ -233,7 +236,8 @@ class BatchQueue:
             if task.answered:
                 return
             task.answered = True
-            self._threads.leave(task.cost)
+            if not task.entered:
+                self._threads.leave(task.cost)
         task.done(*answer)
 
     def _run(self, batch: Sequence[Task], begun_ns: int) -> tuple[Arrays, list[tuple[int, int, int]]]:

@@ -161,10 +161,11 @@ class Metrics:
         """Whether a version of a model was found at some time."""
         return model in self._models
 
-    def version_loaded(self, model: str, version: int, path: str) -> Callable[[], None]:
+    def version_loaded(self, model: str, version: int, path: str) -> Callable[[], bool]:
         """A version is loaded.
 
-        Its series stay until some newer ones were unloaded. Call the result when it is unloaded.
+        Its series stay until some newer ones were unloaded. Call the result when it is unloaded: it tells whether no
+        other of that number is loaded.
         """
         with self._lock:
             self._loaded[model, version] += 1
@@ -173,12 +174,12 @@ class Metrics:
             self._gone[model] = deque(each for each in gone if each[0] != version)
         return partial(self._unloaded, model, version, path)
 
-    def _unloaded(self, model: str, version: int, path: str) -> None:
+    def _unloaded(self, model: str, version: int, path: str) -> bool:
         with self._lock:
             self._loaded[model, version] -= 1
             if self._loaded[model, version] > 0:
                 # It was loaded anew, from other files.
-                return
+                return False
             del self._loaded[model, version]
             gone = self._gone.setdefault(model, deque())
             gone.append((version, path))
@@ -190,6 +191,7 @@ class Metrics:
                 self._parts = {key: parts for key, parts in self._parts.items() if key[:2] != (model, oldest)}
                 for family in self._families.values():
                     family.forget(partial(_is_of, model=model, version=oldest, path=its_path))
+        return True
 
     def before_reading(self, fetch: Callable[[], None]) -> None:
         """Calls a function, without the lock, before the series are read: it adds what is counted elsewhere."""

@@ -14,13 +14,12 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import google_crc32c
-import numpy.typing as npt
 
 from modelyard.artifact import Signature
 from modelyard.serving.config import PredictionLogConfig, PredictionLogLimits
@@ -32,7 +31,7 @@ from modelyard.serving.prediction._messages import (
     fill_regression,
     fill_spec,
 )
-from modelyard.serving.requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
+from modelyard.serving.requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest, size_of
 from modelyard.wire import array_to_tensor, frame_record, serving_pb2
 
 _LOG = logging.getLogger("modelyard.serving")
@@ -102,7 +101,7 @@ class PredictionLogs:
                 for name, array in arrays.items():
                     tensors[name].CopyFrom(array_to_tensor(array, as_content=True))
 
-        size = _size(inputs) + _size(prediction.outputs)
+        size = size_of(inputs) + size_of(prediction.outputs)
         self._add(_Entry(config=config, spec=prediction.spec, size=size, fill=fill))
 
     def inferred(
@@ -301,10 +300,3 @@ def _fill_inferred(
         fill_classification(log.classify_log.response.result, answer)
     else:
         fill_regression(log.regress_log.response.result, answer)
-
-
-def _size(arrays: Mapping[str, npt.NDArray[Any]]) -> int:
-    sizes = (
-        sum(map(len, array.ravel().tolist())) if array.dtype == object else array.nbytes for array in arrays.values()
-    )
-    return sum(sizes)

@@ -294,9 +294,11 @@ class Predictor:
         # One servable for all tasks: their answers belong to the same version.
         spec = tasks[0].spec
         name, caller = spec.signature_name, current_caller.get()
+        # Before it is computed: the model may leave meanwhile.
+        watcher = self._manager.watcher(spec)
         with (
             nullcontext(spec) if self.rollout is None else self.rollout.chosen(spec, caller) as spec,
-            self._manager.acquire(spec) as servable,
+            watcher.acquire(spec) as servable,
             self.statistics.measure(
                 servable.name,
                 servable.version,
@@ -327,8 +329,7 @@ class Predictor:
                 facts.ended_ns = time.perf_counter_ns()
                 facts.compute_ns = facts.ended_ns - facts.begun_ns
             if self._logs is not None:
-                config = self._manager.watcher(tasks[0].spec).config.prediction_log
-                self._logs.inferred(config, method, tasks, examples, answers, caller)
+                self._logs.inferred(watcher.config.prediction_log, method, tasks, examples, answers, caller)
             return answers
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:

@@ -18,6 +18,7 @@ from modelyard.serving.requests._requests import (
     PredictRequest,
     current_caller,
     request_id_of,
+    size_of,
     trace_id_of,
     trace_parent_of,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "other_signature",
     "request_id_of",
     "shape_fits",
+    "size_of",
     "trace_id_of",
     "trace_parent_of",
     "unexpected",

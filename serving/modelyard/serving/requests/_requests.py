@@ -18,6 +18,14 @@ from modelyard.serving.requests._context import Facts
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
+def size_of(arrays: Arrays) -> int:
+    """The bytes of some arrays, with those of their strings."""
+    sizes = (
+        sum(map(len, array.ravel().tolist())) if array.dtype == object else array.nbytes for array in arrays.values()
+    )
+    return sum(sizes)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSpec:
     """Which servable and signature a request means.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from modelyard.errors import ModelyardError
 from modelyard.serving.repository import ModelManager
-from modelyard.serving.requests import Arrays, ModelSpec
+from modelyard.serving.requests import Arrays, ModelSpec, size_of
 from modelyard.serving.rollout._compare import Comparison, compare
 
 _LOG = logging.getLogger("modelyard.serving")
@@ -36,7 +36,7 @@ class ShadowJob:
 
     @property
     def size(self) -> int:
-        return sum(array.nbytes for arrays in (self.inputs, self.outputs) for array in arrays.values())
+        return size_of(self.inputs) + size_of(self.outputs)
 
 
 class Shadow:

@@ -88,9 +88,9 @@ class VersionLoader:
         unloaded = self._metrics.version_loaded(config.name, version, str(path))
         return replace(servable, closed=partial(self._closed, config.name, version, unloaded))
 
-    def _closed(self, model: str, version: int, unloaded: Callable[[], None]) -> None:
-        unloaded()
-        self._statistics.forget(model, version)
+    def _closed(self, model: str, version: int, unloaded: Callable[[], bool]) -> None:
+        if unloaded():
+            self._statistics.forget(model, version)
 
     def _took(self, model: str, status: str, started: float) -> None:
         microseconds = (time.perf_counter() - started) * 1e6

@@ -26,7 +26,9 @@ class Plan:
         self.signature = signature
         self.name = name
         self.outputs = outputs
-        self._rows_of = next((spec.name for spec in signature.inputs if not spec.shape or spec.shape[0] == -1), None)
+        # A scalar has no batch dimension.
+        batched = (spec.name for spec in signature.inputs if spec.shape is None or spec.shape[:1] == (-1,))
+        self._rows_of = next(batched, None)
         #: Whether requests may share a batch.
         self.shared = signature.compute in servable.row_wise
         #: The model spec of its answers.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +128,19 @@ def test_who_may_load_over_rest(room: Room, client: str | None, status: int) -> 
     )
     answer = asyncio.run(rest.answer(request))
     assert (answer.status, b"--access_file" in answer.body) == (status, status == 403)
+
+
+@pytest.mark.parametrize("rows", [1, 100_000])
+def test_a_small_body_is_decoded_at_once(room: Room, rows: int) -> None:
+    """A large one is decoded on a thread of its model."""
+    asyncio.run(room.service.load("affine", []))
+    rest = OipRest(room.service, room.predictor, ServerOptions(), Access(), Metrics())
+    tensor = {"name": "x", "datatype": "FP32", "shape": [rows], "data": [1.0] * rows}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    request = HttpRequest(method="POST", path="/v2/models/affine/infer", query="", headers={}, body=body, client=LOCAL)
+    threads = room.predictor._workers.of("affine")
+    assert asyncio.run(rest.answer(request)).status == 200
+    assert (threads.work_cost.seconds > 0) is (rows > 1)
 
 
 def test_nothing_is_loaded_on_request_in_other_modes(tmp_path: Path) -> None:

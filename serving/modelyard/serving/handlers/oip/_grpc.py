@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -27,7 +29,7 @@ from modelyard.serving.handlers.oip._types import InferRequest, InferResult, Par
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.prediction import SMALL_BYTES
 from modelyard.serving.transports.grpc import Context, Guard, Handler, failure_of, unary
-from modelyard.wire import INFERENCE_SERVICE, inference_pb2
+from modelyard.wire import INFERENCE_SERVICE, grpc_status_of, inference_pb2
 
 _STREAM = "ModelStreamInfer"
 _FINAL = "triton_final_response"
@@ -106,23 +108,36 @@ class OipGrpc:
 
     async def _stream_answer(self, data: bytes, context: Context) -> inference_pb2.ModelStreamInferResponse:
         answer = inference_pb2.ModelStreamInferResponse()
+        started = time.perf_counter()
+        model, client, code = "", "", "OK"
         try:
             guard = Guard(access=self._access, scope="predict", model=_model_name)
-            caller = guard.identify(context)
+            caller = guard.find(context)
+            client = "" if caller is None else caller[1].name
+            guard.check(caller)
             message = inference_pb2.ModelInferRequest.FromString(data)
-            answer.infer_response.id = message.id
+            model, answer.infer_response.id = message.model_name, message.id
             with guard.admit(caller, message) as ticket:
                 admitted.set(ticket)
                 answer.infer_response.CopyFrom(await self._service.infer(_request_of(message, context), infer_response))
             if FINAL_RESPONSE_PARAMETER in message.parameters:
                 answer.infer_response.parameters[_FINAL].bool_param = True
         except DecodeError as exc:
+            code = "INVALID_ARGUMENT"
             answer.error_message = f"The message is not an inference.ModelInferRequest: {exc}"
         except ModelyardError as exc:
-            answer.error_message = exc.message
+            code, answer.error_message = grpc_status_of(exc), exc.message
+        except asyncio.CancelledError:
+            code = "CANCELLED"
+            raise
         # A bug: its text may hold secrets.
         except Exception as exc:
-            _, answer.error_message = failure_of(exc, _STREAM)
+            code, answer.error_message = failure_of(exc, _STREAM)
+        finally:
+            seconds = time.perf_counter() - started
+            self._metrics.record_request(
+                model, api=_STREAM, entrypoint="GRPC", status=code, seconds=seconds, client=client
+            )
         return answer
 
     async def _statistics(self, message: inference_pb2.ModelStatisticsRequest, _: Context) -> bytes:

@@ -201,7 +201,7 @@ class OipRest:
         def read() -> InferRequest:
             body = self._plain(request)
             call = read_call(body, length, name, version, max_depth=depth)
-            return replace(call, caller=request.caller, size=len(body))
+            return replace(call, caller=request.caller, size=len(body), small=len(body) <= SMALL_BYTES)
 
         with counted(self._metrics, self._access, request, model=name, api="infer"):
             try:

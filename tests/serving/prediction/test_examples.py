@@ -1,0 +1,103 @@
+"""Calls over examples: what they wait for, and what becomes of them where their model leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from modelyard.artifact import REGRESS_METHOD, Signature, TensorSpec
+from modelyard.errors import ModelNotFoundError
+from modelyard.serving import ModelConfig, ModelManager, ModelSpec, Predictor, WatchOptions
+from modelyard.serving.config import BatchParameters, PredictionLogConfig, PredictionLogLimits
+from modelyard.serving.metrics import Metrics
+from modelyard.serving.prediction import PredictionLogs, Regression
+from modelyard.serving.requests import Caller
+from tests.support.doubler import Arrays, Doubler, servable
+from tests.support.waiting import until_async
+
+
+class Regressor(Doubler):
+    """The length of each example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signature = Signature(
+            inputs=(TensorSpec(name="inputs", dtype="string", shape=(-1,)),),
+            outputs=(TensorSpec(name="outputs", dtype="float32", shape=(-1,)),),
+            compute="g",
+            method=REGRESS_METHOD,
+        )
+
+    def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+        self.entered.set()
+        self.gate.wait(30)
+        return {"outputs": np.array([len(each) for each in inputs["inputs"]], np.float32)}
+
+
+def run(
+    tmp_path: Path,
+    backend: Regressor,
+    test: Callable[[Predictor, ModelManager], Awaitable[None]],
+    *,
+    batching: BatchParameters | None = None,
+    max_queued_requests: int = 0,
+) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    log = PredictionLogConfig(prefix=tmp_path / "log", rate=1.0)
+    config = ModelConfig(name="m", base_path=tmp_path / "m", prediction_log=log)
+    manager = ModelManager([config], lambda *_: servable(backend, batching=batching), WatchOptions(poll_wait_s=0))
+    manager.start()
+    assert manager.wait_until_polled(10)
+    logs = PredictionLogs(PredictionLogLimits(), Metrics())
+    predictor = Predictor(manager, Metrics(), workers=1, max_queued_requests=max_queued_requests, logs=logs)
+
+    async def main() -> None:
+        try:
+            await asyncio.wait_for(test(predictor, manager), 30)
+        finally:
+            backend.gate.set()
+
+    try:
+        asyncio.run(main())
+    finally:
+        predictor.close()
+        manager.stop()
+        logs.close()
+
+
+def regress(predictor: Predictor, *examples: bytes) -> Awaitable[Any]:
+    return predictor.offload(lambda: predictor.regress(ModelSpec(name="m"), examples), Caller(), model="m")
+
+
+@pytest.mark.parametrize("batching", [None, BatchParameters()], ids=["alone", "batched"])
+def test_a_call_over_examples_waits_once(tmp_path: Path, batching: BatchParameters | None) -> None:
+    """It is one request of those that may wait, though its batch has a queue of its own."""
+
+    async def test(predictor: Predictor, _: ModelManager) -> None:
+        for _ in range(3):
+            answer = await regress(predictor, b"", b"\x7a\x01a")
+            assert isinstance(answer, Regression) and answer.values.tolist() == [0.0, 3.0]
+            await until_async(lambda: predictor.waiting == 0)
+
+    run(tmp_path, Regressor(), test, batching=batching, max_queued_requests=1)
+
+
+def test_a_call_that_is_computed_is_answered_though_its_model_leaves(tmp_path: Path) -> None:
+    backend = Regressor()
+    backend.gate.clear()
+
+    async def test(predictor: Predictor, manager: ModelManager) -> None:
+        call = asyncio.ensure_future(regress(predictor, b"\x7a\x01a"))
+        await until_async(backend.entered.is_set)
+        await asyncio.to_thread(manager.reload, [], timeout_s=0)
+        with pytest.raises(ModelNotFoundError):
+            predictor.status("nobody")
+        backend.gate.set()
+        assert (await call).values.tolist() == [3.0]
+
+    run(tmp_path, backend, test)
