@@ -58,6 +58,56 @@ def test_a_classifier_is_trained_measured_restored_and_exported(tmp_path: Path) 
     np.testing.assert_allclose(answer["probabilities"], tf.nn.softmax(logits), atol=1e-6)
 
 
+class Subclass(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+
+    @tf.function
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.softmax(self.dense(x))
+
+
+def nested() -> keras.Model:
+    layers = [keras.layers.Dense(8, activation="relu"), keras.layers.Dense(3, activation="softmax")]
+    return keras.Sequential([keras.Input((4,)), keras.layers.Rescaling(1.0), keras.Sequential(layers)])
+
+
+def functional() -> keras.Model:
+    x = keras.Input((4,))
+    return keras.Model(x, keras.ops.softmax(keras.layers.Dense(3)(x)))
+
+
+def shares() -> keras.Model:
+    x = keras.Input((4,))
+    positive = keras.ops.exp(keras.layers.Dense(3)(x))
+    return keras.Model(x, positive / keras.ops.sum(positive, axis=-1, keepdims=True))
+
+
+@pytest.mark.parametrize(
+    ("make", "loss"),
+    [
+        (nested, lambda labels, outputs: keras.losses.sparse_categorical_crossentropy(labels, outputs)),
+        (functional, lambda labels, outputs: keras.losses.sparse_categorical_crossentropy(labels, outputs)),
+        (Subclass, lambda labels, outputs: keras.losses.sparse_categorical_crossentropy(labels, outputs)),
+        (shares, "sparse_categorical_crossentropy"),
+        (shares, keras.losses.SparseCategoricalCrossentropy()),
+    ],
+)
+def test_probabilities_are_published_as_the_model_gives_them(make: Callable[[], keras.Model], loss: Any) -> None:
+    """However the softmax is wrapped, and where only the loss says that the outputs are probabilities."""
+    data = (X[:90], LABELS[:90]), (X[90:], LABELS[90:])
+    task = SupervisedTask(make, loss=loss, train=data[0], test=data[1], optimizer=keras.optimizers.Adam(0.05))
+    Trainer(task, epochs=8, batch_size=16).run()
+    expected = np.asarray(task.model(X[90:]))
+    assert np.mean(expected.argmax(axis=1) == LABELS[90:]) > 0.7
+    np.testing.assert_allclose(task.predict(tf.constant(X[90:]))["probabilities"], expected, atol=1e-6)
+    signature = task.signatures()["serving_default"]
+    assert isinstance(signature, SignatureFunction)
+    traced = tf.function(signature.function)(**{signature.inputs[0].name: tf.constant(X[90:])})
+    np.testing.assert_allclose(traced["probabilities"], expected, atol=1e-6)
+
+
 def test_a_step_of_the_user_s_and_a_model_that_is_there() -> None:
     model = keras.Sequential([keras.layers.Dense(1)])
     seen: list[bool] = []

@@ -139,3 +139,24 @@ def test_what_no_rule_covers_is_unknown(function: Callable[..., Outputs], reason
 def test_a_fixed_batch_is_unknown() -> None:
     found = walk_rows(traced(lambda x: {"y": 2 * x}, (3, 4)))
     assert (found.verdict, "no batch dimension" in found.reason) == ("unknown", True)
+
+
+def test_a_function_that_training_has_differentiated_is_read_as_it_is_called() -> None:
+    """TensorFlow puts what its gradient needs behind the outputs of a function's graph."""
+    weights = tf.Variable(WEIGHTS)
+
+    @tf.function
+    def network(x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.softmax(tf.sigmoid(x @ weights))
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(network(x)[:, 0])
+        return tape.gradient(loss, weights)
+
+    serving = traced(lambda x: {"y": network(x)}, (None, 4))
+    assert step(tf.ones([5, 4])).shape == (4, 3)
+    assert step.get_concrete_function(tf.TensorSpec((None, 4), tf.float32)) is not None
+    found = walk_rows(serving)
+    assert (found.verdict, found.reason) == ("independent", "every operation carries the rows one by one")

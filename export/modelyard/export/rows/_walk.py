@@ -39,7 +39,7 @@ def walk_rows(function: PolymorphicFunction) -> RowsCheck:
             return RowsCheck(verdict="unknown", reason=f"input {tensor.name} has no batch dimension")
         else:
             inputs.append(rows(0, dims_of(tensor)))
-    results = _Walk().graph(concrete.graph, inputs)
+    results = _Walk().graph(concrete.graph, inputs)[: len(concrete.structured_outputs)]
     for kind in ("mixed", "unknown"):
         for value in results:
             if value.kind == kind:
@@ -94,7 +94,8 @@ class _Walk:
             if lost is not None:
                 return [lost] * len(op.outputs)
             if op.type in _CALLS:
-                return self.graph(_body(op, _CALLS[op.type]), values)
+                # Where it was differentiated, intermediate values are behind its own outputs.
+                return self.graph(_body(op, _CALLS[op.type]), values)[: len(op.outputs)]
             if op.type in _IF:
                 return self._branches(op, values)
             if op.type == "IdentityN":

@@ -22,6 +22,7 @@ from modelyard.artifact import (
 )
 from modelyard.errors import ConfigurationError, TrainingError
 from modelyard.training.data import Arrays, DataExamples, DataSource, Stream
+from modelyard.training.user._probabilities import ends_in_softmax, takes_probabilities
 from modelyard.training.user._step import refusal
 
 if TYPE_CHECKING:
@@ -126,7 +127,11 @@ def make_source(data: object) -> DataSource:
 def predict(task: Task, inputs: Any) -> dict[str, Any]:
     """The outputs of a task's first model, by the names that clients expect."""
     model: Any = _first(task.exported)
-    outputs = model(inputs, training=False) if isinstance(model, keras.Layer) else model(inputs)
+
+    def call(inputs: Any) -> Any:
+        return model(inputs, training=False) if isinstance(model, keras.Layer) else model(inputs)
+
+    outputs = call(inputs)
     if isinstance(outputs, Mapping):
         return dict(outputs)
     parts = tf.nest.flatten(outputs)
@@ -138,14 +143,15 @@ def predict(task: Task, inputs: Any) -> dict[str, Any]:
     if not _is_classifier(task, outputs):
         return {"output": outputs}
     outputs = tf.cast(outputs, tf.float32)
-    last = model.layers[-1] if getattr(model, "layers", None) else None
-    ends = isinstance(last, keras.layers.Softmax) or getattr(last, "activation", None) is keras.activations.softmax
+    known = vars(task).setdefault("_probabilities", {})
+    if known.get("model") is not model:
+        known |= {"model": model, "are": takes_probabilities(vars(task).get("_loss")) or ends_in_softmax(call, inputs)}
     class_id = tf.argmax(outputs, axis=-1, output_type=tf.int64)
     class_names = _class_names(task)
     return {
         "class_id": class_id,
         **({"label": tf.gather(tf.constant(class_names), class_id)} if class_names else {}),
-        "probabilities": outputs if ends else tf.nn.softmax(outputs),
+        "probabilities": outputs if known["are"] else tf.nn.softmax(outputs),
     }
 
 

@@ -212,7 +212,8 @@ class Task(RemembersArguments, abc.ABC):
         """What the signature ``serving_default`` computes of inputs ``[B, ...]``.
 
         By default the first model's outputs, by their names. Of a classifier ``class_id``, ``probabilities`` and, where
-        the data names its classes, ``label``: its outputs are taken for logits where no softmax ends it.
+        the data names its classes, ``label``: its outputs are taken for logits where no softmax ends it, and the loss
+        of a :class:`SupervisedTask` is not one of probabilities.
         """
         from modelyard.training.user._defaults import predict
 
