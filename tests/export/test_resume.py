@@ -38,12 +38,12 @@ def model() -> tf.Module:
     return module
 
 
-def run(model: tf.Module, folder: Path, options: ExportOptions, stop_at: str = "") -> ExportReport:
+def run(model: tf.Module, folder: Path, options: ExportOptions, stop_at: str = "", *, seed: int = 0) -> ExportReport:
     def progress(event: ExportEvent) -> None:
         if event.stage == stop_at:
             raise KeyboardInterrupt
 
-    examples = np.random.default_rng(0).random((16, 3), np.float32)
+    examples = np.random.default_rng(seed).random((16, 3), np.float32)
     function = SignatureFunction(inputs=(SPEC,), function=lambda x: {"y": model.layer(x)})
     return export(
         model,
@@ -63,7 +63,7 @@ def test_a_stopped_export_goes_on(tmp_path: Path, model: tf.Module) -> None:
         run(model, folder, options, stop_at="convert tflite")
     assert not list(folder.iterdir())
     (kept,) = (tmp_path / "stages").iterdir()
-    assert {path.name for path in kept.iterdir()} == {"saved_model", "onnx"}
+    assert {path.name for path in kept.iterdir()} == {"onnx"}
 
     # Another graph is put in the place of what was kept: it is taken up, and the verification finds it.
     graph = kept / "onnx" / "files" / "onnx" / "serving_default.onnx"
@@ -89,6 +89,16 @@ def test_a_stopped_export_goes_on(tmp_path: Path, model: tf.Module) -> None:
     variable.assign(variable * 2)
     assert run(model, folder, options).version.number == 2
     assert len(list((tmp_path / "stages").iterdir())) == 2
+
+
+def test_int8_is_made_again_of_other_examples(tmp_path: Path, model: tf.Module) -> None:
+    options = replace(OPTIONS, formats=("onnx",), precision=("float32", "int8"))
+    files, stages = [], tmp_path / "stages"
+    for seed in (0, 0, 1):
+        report = run(model, tmp_path / "m", replace(options, stage_dir=stages), seed=seed)
+        files.append((report.version.path / "onnx" / "int8" / "serving_default.onnx").read_bytes())
+    assert files[0] == files[1] != files[2]
+    assert len(list(stages.iterdir())) == 2
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, model: tf.Module) -> None:

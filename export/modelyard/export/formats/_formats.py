@@ -295,7 +295,8 @@ class FormatMaker:
 
     def _convert_once(self, key: str, convert: Callable[[], None]) -> None:
         conversions = self.conversions
-        if conversions is None:
+        if conversions is None or key == "saved_model" or key in self.reference.source.files:
+            # What is quickly written is not kept.
             self._progress_of("convert", key, convert)
         else:
             self._progress_of("convert", key, lambda: conversions.run(key, self.staged, convert))

@@ -14,11 +14,12 @@ import tempfile
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from modelyard.artifact import VerificationData
 from modelyard.errors import PublishError
+from modelyard.export.formats._fingerprint import Digest
 from modelyard.export.publish import ExportOptions
 from modelyard.export.sources import Reference
 
@@ -27,10 +28,19 @@ _DONE = "done.json"
 
 
 class Conversions:
-    """The conversions of one model, in a folder."""
+    """The conversions of one model, in a folder.
 
-    def __init__(self, folder: Path, reference: Reference, options: ExportOptions) -> None:
-        self._folder = folder / _fingerprint(reference, options)
+    Args:
+        folder: Of all models.
+        reference: The model.
+        options: How it is converted.
+        calibration: Examples that int8 is made with.
+    """
+
+    def __init__(
+        self, folder: Path, reference: Reference, options: ExportOptions, *, calibration: VerificationData
+    ) -> None:
+        self._folder = folder / _fingerprint(reference, options, calibration if "int8" in options.precision else None)
 
     def run(self, key: str, staged: Path, convert: Callable[[], None]) -> None:
         """Converts, or takes up what an earlier try has converted."""
@@ -84,25 +94,19 @@ def _digests(folder: Path) -> dict[str, str]:
     }
 
 
-def _fingerprint(reference: Reference, options: ExportOptions) -> str:
-    digest = hashlib.sha256()
-
-    def add(*parts: Any) -> None:
-        for part in parts:
-            content = part if isinstance(part, bytes) else repr(part).encode()
-            digest.update(len(content).to_bytes(8, "big") + content)
-
-    add({name: version(name) for name in _PACKAGES}, options.opset, options.simplify, options.calibration_examples)
-    add(sorted(reference.source.signatures.items()))
-    for name, function in sorted(reference.source.graphs.items()):
-        add(name)
-        for variable in () if function is None else function.get_concrete_function().variables:
-            add(tuple(variable.shape), variable.numpy().tobytes())
-    for signature, batches in sorted(reference.outputs.items()):
-        for size, outputs in sorted(batches.items()):
-            # Random ones are others in every try.
-            kept = {key: values for key, values in outputs.items() if key not in reference.draws.get(signature, {})}
-            for output, values in sorted(kept.items()):
-                array = np.asarray(values)
-                add(signature, size, output, array.tolist() if array.dtype == object else array.tobytes())
-    return digest.hexdigest()[:24]
+def _fingerprint(reference: Reference, options: ExportOptions, calibration: VerificationData | None) -> str:
+    source, digest = reference.source, Digest()
+    packages = {name: version(name) for name in _PACKAGES}
+    digest.add(packages, options.opset, options.simplify, options.calibration_examples)
+    digest.add(sorted(source.signatures.items()))
+    for name, function in sorted(source.graphs.items()):
+        digest.add(name)
+        if function is not None:
+            digest.add_function(function.get_concrete_function())
+    for format, path in sorted(source.files.items()):
+        digest.add(format)
+        digest.add_files(path)
+    for signature, inputs in sorted({} if calibration is None else calibration.inputs.items()):
+        for name, array in sorted(inputs.items()):
+            digest.add(signature, name, np.asarray(array))
+    return digest.hex()

@@ -79,9 +79,13 @@ def publish_model(
     sign = None if options.signing_key is None else load_signing_key(options.signing_key)
     skipped: dict[str, str] = dict(absent or {})
 
+    calibrating = reference.data if calibration is None else calibration
+    conversions = None
+    if options.stage_dir is not None:
+        conversions = Conversions(options.stage_dir, reference, options, calibration=calibrating)
+
     def calibrate() -> Calibration:
-        data = reference.data if calibration is None else calibration
-        return make_calibration(traced.signatures, data, limit=options.calibration_examples)
+        return make_calibration(traced.signatures, calibrating, limit=options.calibration_examples)
 
     with staging(model_dir) as staged:
         maker = FormatMaker(
@@ -90,7 +94,7 @@ def publish_model(
             options=options,
             calibration=calibrate,
             progress=progress,
-            conversions=None if options.stage_dir is None else Conversions(options.stage_dir, reference, options),
+            conversions=conversions,
             apart=apart,
         )
         if apart is not None:
