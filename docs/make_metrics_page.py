@@ -20,7 +20,8 @@ against a real Prometheus and a real server.
 
 - **Upstream's names, labels and buckets are as they are**, so that dashboards for TensorFlow Serving go on working.
   `request_latency` and `request_count` have the requests of the Open Inference Protocol, too (`API` is `ModelInfer`
-  over gRPC, `ModelStreamInfer` for each message of a stream, `infer` over REST), and requests that the native core refuses, or whose callers left.
+  over gRPC, `ModelStreamInfer` for each message of a stream, `infer` over REST), and requests that the native core
+  refuses, or whose callers left.
 - **Unknown names make no series.** Requests for models that were never found share the empty name; signatures
   are those that a model has; of callers the first 100 have names, and the others are `other`. When a version is
   unloaded its gauges end at once, and its counters when four newer ones are gone, too.

@@ -232,7 +232,28 @@ def test_floats_alone_are_held_to_a_share_of_their_spread(dense: Any, tmp_path: 
     budget = Budget(max_spread_error=1e-4)
     report = export_dense(dense, tmp_path, precision=("float32", "int8"), budget=budget)
     (refusal,) = report.manifest.refused
-    assert refusal.measure == "spread_error" and "signature 'f' has floats only" in refusal.reason
+    assert refusal.measure == "spread_error" and "no class of signature 'f' shows its accuracy" in refusal.reason
+
+
+def test_what_says_nothing_of_accuracy_lifts_no_limit(dense: Any, tmp_path: Path) -> None:
+    """An integer that is handed through, and one that is the same for all."""
+    identity = TensorSpec(name="id", dtype="int64", shape=(-1,))
+
+    def function(x: Any, id: Any) -> dict[str, Any]:
+        return {"y": x @ dense.w, "id": id + 0, "version": 0 * id + 7}
+
+    report = export(
+        dense,
+        tmp_path / "m",
+        data=VerificationData(inputs={"f": {**FLOATS.inputs["f"], "id": np.arange(COUNT)}}),
+        signatures={"f": SignatureFunction(inputs=(X, identity), function=function)},
+        source=Source(),
+        options=replace(
+            OPTIONS, formats=("onnx",), precision=("float32", "int8"), budget=Budget(max_spread_error=1e-4)
+        ),
+    )
+    # Its only layer that was quantized is computed in float32 again.
+    assert report.checks["onnx.int8"].spread_error["f"] <= 1e-4
 
 
 def test_asked_for_alone_it_is_an_error_that_names_it(dense: Any, tmp_path: Path) -> None:

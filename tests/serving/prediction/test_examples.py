@@ -79,7 +79,7 @@ def test_a_call_over_examples_waits_once(tmp_path: Path, batching: BatchParamete
     """It is one request of those that may wait, though its batch has a queue of its own."""
 
     async def test(predictor: Predictor, _: ModelManager) -> None:
-        for _ in range(3):
+        for _turn in range(3):
             answer = await regress(predictor, b"", b"\x7a\x01a")
             assert isinstance(answer, Regression) and answer.values.tolist() == [0.0, 3.0]
             await until_async(lambda: predictor.waiting == 0)

@@ -31,9 +31,9 @@ class Budget:
         max_accuracy_drop: A share. On the signature that has labels: how far the task's metric may fall. On any other:
             of how many examples the classes, integers or strings may change.
         max_abs_error: Largest absolute error of a float output. None sets no limit where classes, integers or strings
-            show the accuracy, and ``max_spread_error`` where there are floats only.
-        max_spread_error: Largest error, as a share of the output's spread, of a
-            signature that has only float outputs, where ``max_abs_error`` is None.
+            that tell the examples apart show the accuracy, and ``max_spread_error`` elsewhere.
+        max_spread_error: Largest error, as a share of the output's spread, of a float output of a signature without
+            such classes, where ``max_abs_error`` is None.
 
     Raises:
         ConfigurationError: A value makes no sense.
