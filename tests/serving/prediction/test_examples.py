@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,10 @@ def run(
         logs.close()
 
 
+def threads_of_models() -> int:
+    return sum(thread.name.startswith(("modelyard-batch", "modelyard-work")) for thread in threading.enumerate())
+
+
 def regress(predictor: Predictor, *examples: bytes) -> Awaitable[Any]:
     return predictor.offload(lambda: predictor.regress(ModelSpec(name="m"), examples), Caller(), model="m")
 
@@ -97,7 +102,13 @@ def test_a_call_that_is_computed_is_answered_though_its_model_leaves(tmp_path: P
         await asyncio.to_thread(manager.reload, [], timeout_s=0)
         with pytest.raises(ModelNotFoundError):
             predictor.status("nobody")
+        assert threads_of_models() > before
         backend.gate.set()
         assert (await call).values.tolist() == [3.0]
 
+        # Its threads go with it.
+        await until_async(lambda: threads_of_models() == before)
+        assert not manager.loaded()
+
+    before = threads_of_models()
     run(tmp_path, backend, test)

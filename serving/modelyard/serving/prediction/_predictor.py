@@ -107,6 +107,7 @@ class Predictor:
         self.statistics = statistics or ModelStatistics()
         self._batcher = Batcher(metrics, self.statistics, max_rows=max_batch_rows)
         manager.before_suspending(self._give_up)
+        manager.when_gone(self._workers.forget)
 
     @property
     def waiting(self) -> int:

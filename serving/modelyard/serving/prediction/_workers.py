@@ -46,6 +46,13 @@ class Workers:
                 threads = self._threads[model] = self._new_threads(refused=refused)
             return threads
 
+    def forget(self, model: str) -> None:
+        """Ends the threads of a model that nobody can call any more."""
+        with self._lock:
+            threads = self._threads.pop(model, None)
+        if threads is not None:
+            threads.close()
+
     def run(self, threads: ModelThreads, caller: Caller | None, size: int, work: Callable[[], _T]) -> Future[_T]:
         """Runs work on a thread of a model, if it is let in; ``size`` is its bytes, 0 where that is not known."""
         cost = threads.work_cost.of(size)

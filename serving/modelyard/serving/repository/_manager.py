@@ -71,6 +71,7 @@ class ModelManager:
         self._give_up: list[GiveUp] = []
         self._when_configured: list[Callable[[str], None]] = []
         self._when_moved: list[Callable[[str], None]] = []
+        self._when_gone: list[Callable[[str], None]] = []
 
     def when_configured(self, tell: Callable[[str], None]) -> None:
         """Calls ``tell`` with the name of each model whose configuration changes or goes, on any thread."""
@@ -79,6 +80,16 @@ class ModelManager:
     def when_moved(self, tell: Callable[[str], None]) -> None:
         """Calls ``tell`` with the name of a model as soon as requests may get another version, on any thread."""
         self._when_moved.append(tell)
+
+    def when_gone(self, tell: Callable[[str], None]) -> None:
+        """Calls ``tell`` with the name of a model that has left the configuration and is unloaded, on any thread."""
+        self._when_gone.append(tell)
+
+    def _leave(self, watcher: ModelWatcher) -> None:
+        name = watcher.config.name
+        if watcher.stop() and name not in self._watchers:
+            for tell in self._when_gone:
+                tell(name)
 
     def _moved(self, name: str) -> None:
         for tell in self._when_moved:
@@ -216,7 +227,7 @@ class ModelManager:
                     tell(name)
             # Before anything is waited for: one model that loads slowly keeps no other from coming or going.
             self._watchers = watchers
-        leaving = [threading.Thread(target=watcher.stop, daemon=True) for watcher in gone]
+        leaving = [threading.Thread(target=self._leave, args=(watcher,), daemon=True) for watcher in gone]
         for thread in leaving:
             thread.start()
         if timeout_s == 0:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from modelyard.artifact import LABELS_NAME
-from modelyard.errors import InvalidModelSpecError, ModelNotFoundError, UnavailableError
+from modelyard.errors import InvalidModelSpecError, ModelNotFoundError, ModelyardError, UnavailableError
 from modelyard.serving.config import ModelConfig
 from modelyard.serving.repository._cache import VersionCache
 from modelyard.serving.repository._versions import Version, VersionState, VersionStatus
@@ -152,6 +152,26 @@ class VersionTable:
         with self._lock:
             versions = sorted(self._versions.values(), key=lambda item: item.number, reverse=True)
             return tuple(VersionStatus(version=item.number, state=item.state, error=item.error) for item in versions)
+
+    def failure(self) -> str:
+        """Why the model cannot answer, or an aspired version is missing; empty where neither is so."""
+        reasons = [
+            f"version {item.version}: {item.error.message}"
+            for item in self.statuses()
+            if item.error is not None and item.version in self._aspired
+        ]
+        reason = "; ".join(reasons) or self._public(self._problem) or ("" if self._polled else "it is still loading")
+        return reason or ("" if self.is_ready() else "no version is aspired")
+
+    def suspend(self, servable: Servable, error: ModelyardError) -> None:
+        """Takes a version out of service and keeps it in memory, because a thread computes in it."""
+        with self._lock:
+            for version in self._holding(servable):
+                version.suspended, version.state, version.error = True, VersionState.END, error
+            self._lock.notify_all()
+
+    def _holding(self, servable: Servable) -> list[Version]:
+        return [each for each in (*self._versions.values(), *self._replaced) if each.servable is servable]
 
     def prefer(self, default: ModelSpec | None, keep: frozenset[int]) -> None:
         """Sets the version or label of requests without one, and versions to load whatever the policy is."""

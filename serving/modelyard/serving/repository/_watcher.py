@@ -84,16 +84,6 @@ class ModelWatcher(VersionTable):
             # Under the lock: a thread that is about to end sees it.
             self._wake.set()
 
-    def failure(self) -> str:
-        """Why the model cannot answer, or an aspired version is missing; empty where neither is so."""
-        reasons = [
-            f"version {item.version}: {item.error.message}"
-            for item in self.statuses()
-            if item.error is not None and item.version in self._aspired
-        ]
-        reason = "; ".join(reasons) or self._public(self._problem) or ("" if self._polled else "it is still loading")
-        return reason or ("" if self.is_ready() else "no version is aspired")
-
     @property
     def enabled(self) -> bool:
         """Whether the model is meant to be loaded; in explicit mode only after a request for it."""
@@ -161,13 +151,6 @@ class ModelWatcher(VersionTable):
             self._lock.wait_for(lambda: self._polled or self._stopping.is_set(), timeout_s)
             return self._polled
 
-    def suspend(self, servable: Servable, error: ModelyardError) -> None:
-        """Takes a version out of service and keeps it in memory, because a thread computes in it."""
-        with self._lock:
-            for version in self._holding(servable):
-                version.suspended, version.state, version.error = True, VersionState.END, error
-            self._lock.notify_all()
-
     def resume(self, servable: Servable) -> None:
         """Puts a suspended version in service again, or unloads it where it is not aspired any more."""
         with self._lock:
@@ -182,9 +165,6 @@ class ModelWatcher(VersionTable):
             self._replaced = [version for version in self._replaced if version not in versions]
         for version in unwanted:
             self._unload(version)
-
-    def _holding(self, servable: Servable) -> list[Version]:
-        return [each for each in (*self._versions.values(), *self._replaced) if each.servable is servable]
 
     def _watch(self) -> None:
         while True:
