@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+from pathlib import Path
 
 import pytest
 
@@ -88,3 +90,37 @@ def test_values_that_make_no_sense(argv: list[str], capsys: pytest.CaptureFixtur
         parse(*argv)
     assert caught.value.code == 2
     assert f"received '{argv[1]}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("p.yaml", "load: {kinds: [1]}", "kinds is [1]; expected a list of kinds, such as ['grpc', 'rest']"),
+        ("p.toml", "[load]\nkinds = []", "kinds is []; expected a list of kinds"),
+        ("p.toml", "[load]\nseed = -5", "seed is -5; expected a whole number, 0 or more"),
+        ("p.toml", "[load]\nseed = true", "seed is True; expected a whole number"),
+        ("p.toml", "[load]\nseed = " + "9" * 5000, "p.toml is not TOML: "),
+        ("p.yaml", "load: {seed: " + "9" * 5000 + "}", "p.yaml is not YAML: "),
+        ("p.toml", "load = " + "[" * 100_000, "p.toml is not TOML: "),
+        ("p.yaml", "load: " + "[" * 100_000, "p.yaml is not YAML: "),
+        ("p.yaml", "load: {1: 2, a: 3}", "load has 1, a; expected only arrivals, kinds, shape, seed"),
+        ("p.yaml", "1: {}", "1 is not known; expected the tables load, limits"),
+        ("p.yaml", "limits: {1: 2}", "unknown limit 1; expected one of max_error_rate"),
+        ("p.toml", "[limits]\nmin_requests = 1.5", "min_requests is 1.5; expected a whole number, 1 or more"),
+        ("p.toml", "[limits]\nmin_requests = 0", "min_requests is 0; expected a whole number, 1 or more"),
+        ("p.toml", "[limits]\nmax_p99_ms = " + "9" * 400, "expected a number, 0 or more"),
+        ("p.toml", "[limits]\nmax_p99_ms = nan", "max_p99_ms is nan; expected a number, 0 or more"),
+        (
+            "p.toml",
+            "[[load.shape]]\nkind = 'constant'\nseconds = 1\nrate = " + "9" * 400,
+            "expected a number, 0 or more",
+        ),
+        ("p.yaml", "load: {shape: [{kind: constant, 1: 2}]}", "a constant has the fields rate, seconds; received 1"),
+    ],
+)
+def test_plans_that_make_no_sense(tmp_path: Path, name: str, text: str, message: str) -> None:
+    plan = tmp_path / name
+    plan.write_text(text)
+    with pytest.raises(ConfigurationError, match=re.escape(message)) as caught:
+        parse("--plan", str(plan))
+    assert str(plan) in caught.value.message

@@ -20,6 +20,7 @@ from modelyard.loadtests.options import (
     LoadTestOptions,
     add_arguments,
     duration,
+    natural,
     options_from,
     positive,
     read_plan,
@@ -44,7 +45,7 @@ def command(name: str, argv: list[str]) -> int:
     group.add_argument("--server-flag", action="append", default=[], metavar="FLAG", help="one more flag for it")
     group.add_argument("--no-pin", action="store_true", help="do not give generator and server cores of their own")
     group.add_argument("--report", type=Path, metavar="FOLDER", help="write JSON, CSV, JUnit XML and a page there")
-    group.add_argument("--seed", type=int, default=0, help="of arrivals and choices (default 0)")
+    group.add_argument("--seed", type=natural, default=0, help="of arrivals and choices (default 0)")
     add_arguments(parser)
     args = parser.parse_args(argv)
     options = options_from(args)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -224,9 +225,11 @@ def limits_from(values: Mapping[str, Any], where: str) -> Limits:
             if not isinstance(value, bool):
                 raise ConfigurationError(f"{where}: {name} is {value!r}; expected true or false.")
             continue
-        highest = 1.0 if name in ("max_error_rate", "min_agreement", "min_goodput") else math.inf
+        highest = 1.0 if name in ("max_error_rate", "min_agreement", "min_goodput") else sys.float_info.max
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or not 0 <= value <= highest:
+        wrong = name == "min_requests" and not (isinstance(value, int) and value > 0)
+        if wrong or not number or not 0 <= value <= highest:
             expected = "a share from 0 to 1" if highest == 1 else "a number, 0 or more"
+            expected = "a whole number, 1 or more" if name == "min_requests" else expected
             raise ConfigurationError(f"{where}: {name} is {value!r}; expected {expected}.")
     return Limits(**values)

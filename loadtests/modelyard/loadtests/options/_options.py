@@ -190,6 +190,13 @@ def whole(text: str) -> int:
     return int(text)
 
 
+def natural(text: str) -> int:
+    """Read a whole number, 0 or more, from a command line."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected a whole number, 0 or more")
+    return int(text)
+
+
 def duration(text: str) -> float:
     """Read a duration, in seconds, from a command line."""
     seconds = seconds_of(text)

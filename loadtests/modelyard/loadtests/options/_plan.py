@@ -29,23 +29,26 @@ def read_plan(path: Path) -> dict[str, Any]:
         unknown = set(table) - set(_TABLES[name])
         if _TABLES[name] and unknown:
             raise ConfigurationError(
-                f"{path}: {name} has {', '.join(sorted(unknown))}; expected only {', '.join(_TABLES[name])}."
+                f"{path}: {name} has {', '.join(sorted(map(str, unknown)))}; expected only {', '.join(_TABLES[name])}."
             )
     load = values.get("load", {})
     if load.get("arrivals", "poisson") not in ("poisson", "constant"):
         raise ConfigurationError(f"{path}: arrivals is {load['arrivals']!r}; expected 'poisson' or 'constant'.")
-    for name in ("kinds", "shape"):
-        if not isinstance(load.get(name, []), list):
-            raise ConfigurationError(f"{path}: {name} is {load[name]!r}; expected a list.")
-    if not isinstance(load.get("seed", 0), int):
-        raise ConfigurationError(f"{path}: seed is {load['seed']!r}; expected a whole number.")
+    if not isinstance(load.get("shape", []), list):
+        raise ConfigurationError(f"{path}: shape is {load['shape']!r}; expected a list.")
+    kinds, seed = load.get("kinds", ["grpc"]), load.get("seed", 0)
+    if not isinstance(kinds, list) or not kinds or not all(isinstance(kind, str) for kind in kinds):
+        raise ConfigurationError(f"{path}: kinds is {kinds!r}; expected a list of kinds, such as ['grpc', 'rest'].")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigurationError(f"{path}: seed is {seed!r}; expected a whole number, 0 or more.")
     return values
 
 
 def _toml(text: str, path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as exc:
+    # A number of too many digits, or too deep a nest, is no error of TOML's.
+    except (ValueError, RecursionError) as exc:
         raise ConfigurationError(f"{path} is not TOML: {exc}.") from exc
 
 
@@ -54,7 +57,7 @@ def _yaml(text: str, path: Path) -> dict[str, Any]:
         import yaml
     try:
         values = yaml.safe_load(text)
-    except yaml.YAMLError as exc:
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
         raise ConfigurationError(f"{path} is not YAML: {exc}.") from exc
     if not isinstance(values, dict):
         raise ConfigurationError(f"{path} holds {type(values).__name__}; expected tables.")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -163,10 +165,12 @@ class _Phase:
 
     def _checked(self, name: str, value: object) -> float:
         lengths = name.startswith("seconds") or name.endswith("_seconds") or name == "hours"
-        number = value
+        number: Any = value
         if lengths and isinstance(value, str):
             number = seconds_of(value) / (3600 if name == "hours" else 1)
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number) or number < 0:
+        numeric = isinstance(number, (int, float)) and not isinstance(number, bool)
+        # Whole numbers may be larger than any float.
+        if not numeric or not 0 <= number <= sys.float_info.max:
             expected = "a number above 0, or a duration such as '1m30s'" if lengths else "a number, 0 or more"
             raise ConfigurationError(f"{self.where}: {name} is {value!r}; expected {expected}.")
         if lengths and not number:
@@ -192,7 +196,7 @@ def parse_shape(phases: Sequence[Mapping[str, object]], where: str) -> Shape:
         if not isinstance(kind, str) or kind not in PHASES:
             raise ConfigurationError(f"{here}: kind is {kind!r}; expected one of {', '.join(PHASES)}.")
         fields, make = PHASES[kind]
-        given = set(values) - {"kind"}
+        given = set(map(str, values)) - {"kind"}
         if given != set(fields):
             raise ConfigurationError(
                 f"{here}: a {kind} has the fields {', '.join(fields)}; received {', '.join(sorted(given)) or 'none'}."
