@@ -168,6 +168,25 @@ def test_labels(model_dir: Path) -> None:
     assert sorted(path.name for path in model_dir.iterdir()) == ["1", "2", "3", LABELS_NAME]
 
 
+def test_labels_of_another_s_tool_stay_and_can_be_removed(model_dir: Path) -> None:
+    (model_dir / LABELS_NAME).write_text('{"1st": 1}')
+    set_label(model_dir, "stable", "2")
+    assert read_labels(model_dir) == {"1st": 1, "stable": 2}
+    with pytest.raises(ConfigurationError, match="labelled 1st"):
+        remove_version(model_dir, "1")
+    remove_label(model_dir, "1st")
+    assert remove_version(model_dir, "1").number == 1
+
+
+def test_the_folder_of_a_version_is_no_repository(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["ls"], ["verify"], ["gc", "--keep", "1"]):
+        assert main([command[0], str(model_dir / "2"), *command[1:]]) == 1
+        message = f"2 is the folder of a version; expected a model repository or one model of it, such as {model_dir}."
+        assert message in capsys.readouterr().err
+    assert main(["show", str(model_dir), "9" * 5000]) == 1
+    assert "has no version '999" in capsys.readouterr().err
+
+
 def test_what_is_promoted_is_what_was_verified(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verify = verify_version
 
@@ -303,11 +322,10 @@ def test_errors_of_the_command(model_dir: Path, capsys: pytest.CaptureFixture[st
     code, out, error = run(capsys, "show", str(model_dir), "9")
     assert (code, out) == (1, "") and error.startswith("modelyard repo show: Model 'fashion' has no version '9'")
     assert run(capsys, "gc", str(model_dir), "--keep", "0")[0] == 2
-    (model_dir / "2" / "model.tflite").write_bytes(b"x")
-    for folder in (model_dir / "2", model_dir.parent / "nothing"):
-        folder.mkdir(exist_ok=True)
-        code, out, error = run(capsys, "verify", str(folder))
-        assert (code, out) == (1, "") and f"{folder} has no version; expected a model repository" in error
+    folder = model_dir.parent / "nothing"
+    folder.mkdir()
+    code, out, error = run(capsys, "verify", str(folder))
+    assert (code, out) == (1, "") and f"{folder} has no version; expected a model repository" in error
     assert "expected a file, such as key.pem" in run(capsys, "keygen", "")[2]
     with pytest.raises(SystemExit):
         main(["ls", "nothing://bucket/models"])

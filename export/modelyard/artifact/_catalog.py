@@ -18,6 +18,7 @@ from modelyard.errors import ArtifactError, ManifestError, ModelNotFoundError
 
 #: Of every export, with its times.
 _REPORT = "report.html"
+_MAX_DIGITS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +140,9 @@ def find_version(model_dir: Location, name: str) -> AnyVersion:
     """
     versions = {version.number: version for version in _versions_of(model_dir)}
     labels = read_labels(model_dir)
-    number = int(name) if name.isascii() and name.isdecimal() else labels.get(name)
+    # Of thousands of digits Python makes no number, and no folder has such a name.
+    is_number = name.isascii() and name.isdecimal() and len(name) < _MAX_DIGITS
+    number = int(name) if is_number else labels.get(name)
     if name == "latest" and versions:
         number = max(versions)
     if number is None or number not in versions:

@@ -142,7 +142,12 @@ def _models(path: Location) -> list[Location]:
         versions = _versions(path)
     except (FileNotFoundError, NotADirectoryError) as exc:
         raise ModelNotFoundError(f"{path} is no folder; expected a model repository or one model of it.") from exc
-    return [path] if versions else [path / name for name in list_models(path)]
+    models = [path] if versions else [path / name for name in list_models(path)]
+    if not models and path.name.isdecimal():
+        raise ModelNotFoundError(
+            f"{path} is the folder of a version; expected a model repository or one model of it, such as {path.parent}."
+        )
+    return models
 
 
 def _ls(arguments: argparse.Namespace) -> int:

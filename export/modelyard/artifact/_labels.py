@@ -72,10 +72,20 @@ def write_labels(model_dir: Location, labels: Mapping[str, int]) -> None:
         PublishError: The file cannot be written.
     """
     for label in labels:
-        if not _LABEL.fullmatch(label) or label in _TAKEN:
-            raise ConfigurationError(
-                f"Label {label!r} is not possible; expected letters, digits, '.', '_' and '-' after a letter, and not "
-                "the word latest."
-            )
+        check_label(label)
+    replace_labels(model_dir, labels)
+
+
+def check_label(label: str) -> None:
+    """Checks that a label can be given."""
+    if not _LABEL.fullmatch(label) or label in _TAKEN:
+        raise ConfigurationError(
+            f"Label {label!r} is not possible; expected letters, digits, '.', '_' and '-' after a letter, and not the "
+            "word latest."
+        )
+
+
+def replace_labels(model_dir: Location, labels: Mapping[str, int]) -> None:
+    """As :func:`write_labels`, also of labels that somebody else's tool has written."""
     text = json.dumps(dict(sorted(labels.items())), indent=2) + "\n"
     replace_file(model_dir / LABELS_NAME, text.encode())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modelyard.artifact._catalog import find_version, verify_version
-from modelyard.artifact._labels import one_at_a_time, read_labels, write_labels
+from modelyard.artifact._labels import check_label, one_at_a_time, read_labels, replace_labels
 from modelyard.artifact._manifest import read_manifest_bytes
 from modelyard.artifact._publish_remote import STAGING_PREFIX, collect_remote, remove_remote
 from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, replace_file
@@ -43,9 +43,10 @@ def set_label(model_dir: Location, label: str, version: str) -> AnyVersion:
         ModelNotFoundError: There is no such version.
         PublishError: The labels cannot be written.
     """
+    check_label(label)
     with one_at_a_time(model_dir):
         found = find_version(model_dir, version)
-        write_labels(model_dir, {**read_labels(model_dir), label: found.number})
+        replace_labels(model_dir, {**read_labels(model_dir), label: found.number})
     return found
 
 
@@ -64,7 +65,7 @@ def remove_label(model_dir: Location, label: str) -> None:
         labels = read_labels(model_dir)
         if label not in labels:
             raise ModelNotFoundError(f"Model {model_dir.name!r} has no label {label!r}; it has {sorted(labels)}.")
-        write_labels(model_dir, {name: number for name, number in labels.items() if name != label})
+        replace_labels(model_dir, {name: number for name, number in labels.items() if name != label})
 
 
 def promote(model_dir: Location, version: str, *, label: str = DEFAULT_LABEL) -> AnyVersion:
