@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import importlib.metadata
 import os
@@ -118,10 +119,21 @@ def main(argv: list[str] | None = None) -> int:
         code = _main(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of the output closed it, as head does: the flush at exit must not write any more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of the output closed it, as head does.
+        _write_no_more()
+        return EXIT_ERROR
+    except OSError as exc:
+        if exc.errno != errno.ENOSPC:
+            raise
+        _write_no_more()
+        sys.stderr.write("modelyard: the output cannot be written: No space left on device.\n")
         return EXIT_ERROR
     return code
+
+
+def _write_no_more() -> None:
+    """Keeps the flush at the process's exit from failing again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _main(arguments: list[str]) -> int:

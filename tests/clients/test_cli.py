@@ -140,6 +140,17 @@ def test_a_reader_that_goes_away_is_no_crash() -> None:
         assert b"Traceback" not in process.stderr.read()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_behind_the_standard_output_is_an_error() -> None:
+    script = "import sys; from modelyard.cli import main; sys.exit(main(['--help']))"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", script], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.returncode == 1
+    assert done.stderr == "modelyard: the output cannot be written: No space left on device.\n"
+
+
 @pytest.mark.parametrize("name", sorted(_COMMANDS))
 def test_every_command_has_help(name: str) -> None:
     """The modules that the table names exist and take ``--help``."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -351,6 +353,29 @@ def test_json_has_no_complex_numbers(tmp_path: Path) -> None:
     with open_sink(str(tmp_path / "a.jsonl"), resume=False) as sink:
         with pytest.raises(errors.InvalidRequestError, match="row: JSON has no complex numbers. Use npz"):
             sink.write("row", RowResult(index=0, outputs={"y": np.array([1j])}, error=None))
+
+
+@pytest.mark.parametrize(("kind", "name"), [("npz", "file"), ("npz", "index"), ("csv", "error"), ("csv", "input")])
+def test_outputs_whose_names_the_form_has_itself(tmp_path: Path, kind: str, name: str) -> None:
+    sink = open_sink(str(tmp_path / f"a.{kind}"), resume=False)
+    with pytest.raises(errors.InvalidRequestError, match=f"an output '{name}', which this form has itself. Use jsonl"):
+        sink.write("row", RowResult(index=0, outputs={"y": np.array(1), name: np.array(2)}, error=None))
+    sink.close(complete=False)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_behind_the_standard_output(affine_server: RunningServer, tmp_path: Path) -> None:
+    source = tmp_path / "rows.jsonl"
+    source.write_text('{"x": 1.0}\n' * 1000)
+    modelyard = str(Path(sys.executable).with_name("modelyard"))
+    command = [modelyard, "predict", "affine", str(source), "--output", "jsonl"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*command, "--server", f"grpc://{affine_server.grpc_address}"],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert "utput cannot be written: No space left on device." in done.stderr
 
 
 def test_going_on_with_something_else(tmp_path: Path) -> None:

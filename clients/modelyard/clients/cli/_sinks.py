@@ -104,20 +104,6 @@ def _unwritable(output: object, exc: OSError) -> ConfigurationError:
     return ConfigurationError(f"{output} cannot be written: {exc.strerror}.")
 
 
-class Lines(Sink):
-    """``name, label, probability`` with tabs between."""
-
-    def write(self, name: str, result: RowResult) -> None:
-        """Takes one result; failures are reported elsewhere."""
-        if result.outputs is None:
-            return
-        label, probability = _label(result.outputs)
-        sys.stdout.write(f"{name}\t{label}\t{probability:.4f}\n")
-
-    def close(self, *, complete: bool) -> None:
-        """Nothing to end."""
-
-
 class _Text(Sink):
     def __init__(self, file: TextIO | None) -> None:
         self._own = file
@@ -133,10 +119,26 @@ class _Text(Sink):
         """Names a file that cannot be written any more, as on a full disk."""
         try:
             yield
+        except BrokenPipeError:
+            # Its reader has what it wanted.
+            raise
         except OSError as exc:
-            if self._own is None:
-                raise
-            raise _unwritable(self._own.name, exc) from exc
+            raise _unwritable("Standard output" if self._own is None else self._own.name, exc) from exc
+
+
+class Lines(_Text):
+    """``name, label, probability`` with tabs between."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def write(self, name: str, result: RowResult) -> None:
+        """Takes one result; failures are reported elsewhere."""
+        if result.outputs is None:
+            return
+        label, probability = _label(result.outputs)
+        with self._writing():
+            self._file.write(f"{name}\t{label}\t{probability:.4f}\n")
 
 
 class JsonLines(_Text):
@@ -176,6 +178,7 @@ class Csv(_Text):
             return
         cells = dict(cell for key, value in result.outputs.items() for cell in _cells(key, value))
         if self._columns is None:
+            _refuse_taken(result.outputs, ("index", "input", "error"))
             self._start(list(cells))
         elif list(cells) != self._columns:
             raise InvalidRequestError(f"{name}: its outputs have another shape than the first row's. Use jsonl.")
@@ -209,6 +212,8 @@ class Arrays(Sink):
     def write(self, name: str, result: RowResult) -> None:
         """Takes one result; rows that failed are left out, as ``index`` shows."""
         if result.outputs is not None:
+            # The last two are arguments of numpy's.
+            _refuse_taken(result.outputs, ("index", "input", "file", "allow_pickle"))
             self._index.append(result.index)
             self._names.append(name)
             self._rows.append(result.outputs)
@@ -227,6 +232,12 @@ class Arrays(Sink):
             np.savez(self._path, allow_pickle=False, **{**columns, **reserved})
         except OSError as exc:
             raise _unwritable(self._path, exc) from exc
+
+
+def _refuse_taken(outputs: Outputs, taken: Sequence[str]) -> None:
+    found = [name for name in outputs if name in taken]
+    if found:
+        raise InvalidRequestError(f"The model has an output {found[0]!r}, which this form has itself. Use jsonl.")
 
 
 def _stacked(values: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
