@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from apache_beam.testing import test_pipeline
 from apache_beam.testing.util import assert_that, equal_to
 
 from modelyard.batch import BatchModel, BeamModelHandler, map_in_pandas
-from modelyard.errors import InvalidInputError, ModelNotFoundError, SignatureNotFoundError
+from modelyard.errors import ConfigurationError, InvalidInputError, ModelNotFoundError, SignatureNotFoundError
 from modelyard.training.data import FashionMnist, load_fashion_mnist
 from tests.support.classifier import publish_classifier
 from tests.support.server import serve
@@ -71,6 +72,8 @@ def test_a_loop(model: BatchModel, columns: dict[str, Any], expected: dict[str, 
 def test_errors(model: BatchModel, columns: dict[str, Any], fashion: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"\['id', 'other'\]; \['image'\] are missing"):
         model({name: columns[name] for name in ("id", "other")})
+    with pytest.raises(ConfigurationError, match=r"keep \(--keep\) names \['label'\], and so are outputs of the model"):
+        replace(model, keep=["id", "label"])({**columns, "label": columns["id"]})
     with pytest.raises(InvalidInputError):
         model({**columns, "image": columns["image"][:, :5]})
     with pytest.raises(SignatureNotFoundError, match="absent"):

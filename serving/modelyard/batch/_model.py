@@ -14,12 +14,14 @@ import numpy.typing as npt
 
 from modelyard.artifact import find_version, locate
 from modelyard.clients import ClientOptions, connect
-from modelyard.errors import InvalidInputError, SignatureNotFoundError
+from modelyard.errors import ConfigurationError, InvalidInputError, SignatureNotFoundError
 from modelyard.wire import as_wire_array, cast_unchanged
 
 Arrays = Mapping[str, Any]
 Outputs = dict[str, npt.NDArray[Any]]
 _Spec = tuple[str, Sequence[int] | None]
+#: Specs of the inputs, names of the outputs, and what computes.
+_Opened = tuple[Mapping[str, _Spec], Sequence[str], Callable[[Arrays], Outputs]]
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,20 @@ class BatchModel:
             By name, the columns of ``keep`` and the outputs, with as many rows.
 
         Raises:
+            ConfigurationError: A column of ``keep`` has the name of an output.
             ModelNotFoundError: There is no such model, or version.
             SignatureNotFoundError: It has no such signature.
             InvalidInputError: A column is missing, or is not what the signature takes.
             LoadError: The model cannot be loaded.
             UnavailableError: The server cannot be reached.
         """
-        inputs, compute = self._opened
+        inputs, outputs, compute = self._opened
+        taken = sorted({*self.keep} & {*(self.outputs or outputs)})
+        if taken:
+            raise ConfigurationError(
+                f"keep (--keep) names {taken}, and so are outputs of the model called. Give the columns other names or "
+                "leave the outputs out: outputs (--outputs)."
+            )
         missing = sorted({*inputs, *self.keep} - columns.keys())
         if missing:
             raise InvalidInputError(f"The batch has the columns {sorted(columns)}; {missing} are missing.")
@@ -86,7 +95,7 @@ class BatchModel:
         Raises:
             As a call does.
         """
-        inputs, _ = self._opened
+        inputs, *_ = self._opened
         return {name: None if shape is None else tuple(shape[1:]) for name, (_, shape) in inputs.items()}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -94,10 +103,10 @@ class BatchModel:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
-    def _opened(self) -> tuple[Mapping[str, _Spec], Callable[[Arrays], Outputs]]:
+    def _opened(self) -> _Opened:
         return self._connect(self.server) if self.server is not None else self._load()
 
-    def _connect(self, server: str) -> tuple[Mapping[str, _Spec], Callable[[Arrays], Outputs]]:
+    def _connect(self, server: str) -> _Opened:
         client = connect(server, self.client)
         weakref.finalize(self, client.close)
         signatures = client.metadata(self.model, version=self.version).callable_signatures
@@ -107,10 +116,11 @@ class BatchModel:
             )
         options: dict[str, Any] = {"version": self.version, "signature": self.signature, "outputs": self.outputs}
         call: Any = partial(client.predict, self.model, **options)
-        inputs = {name: (spec.dtype, spec.shape) for name, spec in signatures[self.signature].inputs.items()}
-        return inputs, lambda arrays: dict(call(arrays).outputs)
+        signature = signatures[self.signature]
+        inputs = {name: (spec.dtype, spec.shape) for name, spec in signature.inputs.items()}
+        return inputs, tuple(signature.outputs), lambda arrays: dict(call(arrays).outputs)
 
-    def _load(self) -> tuple[Mapping[str, _Spec], Callable[[Arrays], Outputs]]:
+    def _load(self) -> _Opened:
         # Here, for a worker that calls a server needs no runtime.
         from modelyard.serving import LoadOptions, load_servable
         from modelyard.serving.repository import VersionCache
@@ -125,7 +135,7 @@ class BatchModel:
         signature = servable.signature(self.signature)
         names = [spec.name for spec in signature.outputs] if self.outputs is None else list(self.outputs)
         inputs = {spec.name: (spec.dtype, spec.shape) for spec in signature.inputs}
-        return inputs, lambda arrays: servable.run(signature, arrays, names)
+        return inputs, names, lambda arrays: servable.run(signature, arrays, names)
 
 
 def _column(values: object, dtype: str, shape: Sequence[int] | None) -> npt.NDArray[Any]:
