@@ -5,14 +5,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from modelyard.errors import CheckpointError
-from modelyard.training import CheckpointSaved, EvalResult, Event, Goal, RunStarted, Trainer, TrainerOptions, restore
+from modelyard.training import (
+    CheckpointSaved,
+    EarlyStop,
+    EvalResult,
+    Event,
+    Goal,
+    RunStarted,
+    Trainer,
+    TrainerOptions,
+    restore,
+)
 from modelyard.training.checkpoint import Checkpoints, RunState, list_checkpoints, read_state
 from modelyard.training.loop import Totals
-from tests.training.toy_task import ToyTask
+from tests.training.toy_task import STEPS_PER_EPOCH, ToyTask
 
 
 def state(step: int) -> RunState:
@@ -181,6 +192,34 @@ def test_the_best_is_kept_beside_the_newest(tmp_path: Path) -> None:
     Trainer(Worsening(), replace(options, model_dir=tmp_path / "other", keep_best=None)).run()
     with pytest.raises(CheckpointError, match="that of step 12, which was not kept"):
         restore(tmp_path / "other", ToyTask(), goal=Goal())
+
+
+def test_an_evaluation_that_is_nan_is_never_the_best(tmp_path: Path) -> None:
+    """As a correlation is before the first update, or a precision of no positives."""
+    goal = Goal(metric="test_score", mode="max")
+    options = TrainerOptions(epochs=4, batch_size=8, model_dir=tmp_path, keep_checkpoints=1, keep_best=goal)
+
+    class Scored(ToyTask):
+        scores = (np.nan, 1.0, 3.0, 2.0)
+
+        def eval_step(self, batch: Any) -> dict[str, Any]:
+            epoch = tf.cast(self.optimizer.iterations, tf.int32) // STEPS_PER_EPOCH - 1
+            return {**super().eval_step(batch), "score": tf.gather(self.scores, tf.maximum(epoch, 0))}
+
+    class Unscored(Scored):
+        scores = (np.nan,) * 4
+
+    stop = EarlyStop(goal, patience=2)
+    assert len(Trainer(Scored(), options, [stop]).run().history) == 4 and not stop.should_stop
+    assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step-000000018", "step-000000024"]
+    assert restore(tmp_path, ToyTask(), goal=goal).step == 18
+    less = replace(goal, mode="min")
+    assert less.best(restore(tmp_path, ToyTask()).history).step == 12
+    assert less.is_better(9.0, np.nan) and not less.is_better(np.nan, 9.0) and not less.is_better(np.nan, np.nan)
+    unscored = replace(options, model_dir=tmp_path / "unscored")
+    assert len(Trainer(Unscored(), unscored, [stop]).run().history) == 3
+    with pytest.raises(CheckpointError, match=r"test_score is NaN in every evaluation .* \(goal=, --best\)"):
+        restore(tmp_path / "unscored", ToyTask(), goal=goal)
 
 
 def test_checkpoints_by_the_clock(tmp_path: Path) -> None:

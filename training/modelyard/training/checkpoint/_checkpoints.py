@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -236,6 +237,11 @@ def find_checkpoint(path: Path, *, goal: Goal | None = None) -> Path:
     if not history:
         raise CheckpointError(f"The run in {path} has not been evaluated yet, so that no checkpoint is its best.")
     best = goal.best(history)
+    if math.isnan(goal.value(best)):
+        raise CheckpointError(
+            f"{goal.metric} is NaN in every evaluation of the run in {path}, so that no checkpoint is its best. Take "
+            "the newest, or another goal (goal=, --best)."
+        )
     for candidate in found:
         if checkpoint_step(candidate) == best.step:
             return candidate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -61,14 +62,22 @@ class Goal:
             )
 
     def is_better(self, value: float, than: float, *, by: float = 0.0) -> bool:
-        """Whether one number is better than another, by more than ``by``."""
+        """Whether one number is better than another, by more than ``by``; every number is better than NaN."""
+        if math.isnan(value) or math.isnan(than):
+            return math.isnan(than) and not math.isnan(value)
         return value < than - by if self.mode == "min" else value > than + by
 
     def best(self, history: tuple[EvalResult, ...]) -> EvalResult:
-        """The best evaluation; the first of several.
+        """The best evaluation; the first of several. One whose number is NaN is the worst.
 
         Raises:
             ConfigurationError: The evaluation has no such number.
         """
         sign = -1.0 if self.mode == "min" else 1.0
-        return max(history, key=lambda result: sign * self.value(result))
+
+        def rank(result: EvalResult) -> tuple[bool, float]:
+            value = self.value(result)
+            # A comparison with NaN is False: the first evaluation would stay the best for ever.
+            return (False, 0.0) if math.isnan(value) else (True, sign * value)
+
+        return max(history, key=rank)

@@ -160,8 +160,8 @@ def restore(model_dir: Path | str, task: Task | None = None, *, goal: Goal | str
         The numbers of the run up to that checkpoint; its ``task`` holds the models.
 
     Raises:
-        CheckpointError: There is no checkpoint, it is damaged, or it does not fit the task; or the run does not say
-            which task it is of.
+        CheckpointError: There is no checkpoint, it is damaged, or it does not fit the task; the run does not say which
+            task it is of; or the goal's number is NaN in all of its evaluations.
         ConfigurationError: The task cannot be made again from what the run says.
     """
     path = find_checkpoint(Path(model_dir), goal=None if goal is None else goal_of(goal))
