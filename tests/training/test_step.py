@@ -43,6 +43,21 @@ def test_average_loss_is_the_mean_over_examples_and_their_places() -> None:
         average_loss(1.0)
 
 
+def test_weights_of_examples_are_no_weights_of_places() -> None:
+    losses = np.arange(9, dtype=np.float32).reshape(3, 3)
+    weights = np.array([1.0, 0.0, 2.0], np.float32)
+    expected = pytest.approx(np.mean(losses * weights[:, np.newaxis]))
+    assert float(average_loss(losses, sample_weight=weights)) == expected
+    assert float(average_loss(losses, sample_weight=weights[:, np.newaxis])) == expected
+    assert float(average_loss(losses, sample_weight=losses)) == pytest.approx(np.mean(losses**2))
+    assert float(average_loss(losses, sample_weight=2.0)) == 2.0 * losses.mean()
+    for places in (3, 1):
+        with pytest.raises(ConfigurationError, match=r"weights of shape \(3, \d\) for losses of shape \(3,\); expected"):
+            average_loss(losses[:, 0], sample_weight=losses[:, :places])
+    with pytest.raises(ConfigurationError, match=r"weights of shape \(3, 3\) for losses of shape \(3, 1\)"):
+        average_loss(losses[:, :1], sample_weight=losses)
+
+
 def test_regularization_is_the_sum_of_what_there_is() -> None:
     assert float(regularization_loss([])) == 0.0
     assert float(regularization_loss([tf.constant(1.0), tf.constant(2.0, tf.float64)])) == 3.0

@@ -152,6 +152,25 @@ def test_weights_of_examples_count_in_the_loss() -> None:
     assert run.metrics["test_loss"] < 0.1 * run.history[0].evaluation["loss"]
 
 
+@pytest.mark.parametrize("batch_size", [8, 12])
+def test_weights_of_sequences_are_those_of_the_examples(batch_size: int) -> None:
+    """Also where a batch has as many examples as a sequence has places."""
+    x = RNG.normal(size=(48, 8, 1)).astype(np.float32)
+    wrong = np.arange(len(x)) % 2 == 0
+    y = np.where(wrong[:, None, None], np.float32(50.0), 2 * x)
+    data = (x, y, (~wrong).astype(np.float32))
+    task = SupervisedTask(
+        lambda: keras.Sequential([keras.Input((8, 1)), keras.layers.Dense(1)]),
+        loss="mse", train=data, test=data, optimizer=keras.optimizers.Adam(0.1),
+        metrics=[keras.metrics.MeanSquaredError()],
+    )  # fmt: skip
+    run = Trainer(task, epochs=20, batch_size=batch_size, eval_batch_size=batch_size).run()
+    kernel, bias = task.model.get_weights()
+    np.testing.assert_allclose([kernel[0, 0], bias[0]], [2.0, 0.0], atol=0.1)
+    # The loss is the mean over all examples, those of weight 0 included; the metric is that of the weights.
+    assert run.metrics["test_loss"] == pytest.approx(run.metrics["test_mean_squared_error"] / 2, rel=1e-4)
+
+
 class Gan(Task):
     """A generator and a discriminator of points around another one, with an optimizer each."""
 
@@ -256,6 +275,10 @@ class NoData(ByHand):
         ),
         (lambda: classes(metrics=["accuracy", "accuracy"]), "Two metrics are called 'accuracy'"),
         (lambda: classes(loss=None), "Received no loss"),
+        (
+            lambda: classes(train=(X, LABELS, np.ones([len(X), 1])), test=(X, LABELS)),
+            r"Received weights of shape \(None, 1\) for losses of shape \(None,\); expected one for each example",
+        ),
         (lambda: classes(metrics=["accuracy"], step=lambda task, batch: {"loss": batch[0]}), "leaves its metrics out"),
     ],
 )

@@ -76,13 +76,13 @@ def average_loss(per_example: tf.Tensor, *, sample_weight: tf.Tensor | None = No
     Args:
         per_example: Loss of each example of the batch, ``[B]``; or of each place in it, such as ``[B, H, W]``, which
             is averaged over the places.
-        sample_weight: Weights, of a shape that broadcasts to that of the losses.
+        sample_weight: Weights of the examples, ``[B]``, or of the places in them, such as ``[B, H, W]``.
 
     Returns:
         A scalar.
 
     Raises:
-        ConfigurationError: ``per_example`` is a scalar.
+        ConfigurationError: ``per_example`` is a scalar, or the weights do not fit it.
     """
     losses = tf.convert_to_tensor(per_example)
     if losses.shape.rank == 0:
@@ -92,11 +92,26 @@ def average_loss(per_example: tf.Tensor, *, sample_weight: tf.Tensor | None = No
         )
     losses = tf.cast(losses, tf.float32)
     if sample_weight is not None:
-        losses *= tf.cast(sample_weight, tf.float32)
+        losses = weighted(losses, sample_weight)
     losses = tf.reduce_mean(losses, axis=list(range(1, losses.shape.rank)))
     context = _CONTEXT.get()
     size = all_replicas(tf.shape(losses, out_type=tf.int64)[0]) if context is None else context.batch_size
     return tf.nn.compute_average_loss(losses, global_batch_size=size)
+
+
+def weighted(losses: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Losses ``[B, ...]`` times weights, whose axes are the first ones of the losses'."""
+    factors = tf.cast(weights, losses.dtype)
+    rank, own = losses.shape.rank, factors.shape.rank
+    if rank is not None and own is not None and own <= rank:
+        # TensorFlow by itself takes the last axes: [B] would weight the places of [B, T] wherever T is B, or B is 1.
+        product = losses * factors[(..., *[tf.newaxis] * (rank - own))]
+        if product.shape.is_compatible_with(losses.shape):
+            return product
+    raise refusal(
+        f"Received weights of shape {factors.shape} for losses of shape {losses.shape}; expected one for each example, "
+        "[B], or the shape of the losses. Reshape them in the data, such as weights[:, 0] for [B, 1]."
+    )
 
 
 def regularization_loss(losses: Sequence[tf.Tensor]) -> tf.Tensor:

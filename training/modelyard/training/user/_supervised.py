@@ -12,7 +12,14 @@ import keras
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
-from modelyard.training.user._step import average_loss, loss_scaled, minimize, refusal, regularization_loss
+from modelyard.training.user._step import (
+    average_loss,
+    loss_scaled,
+    minimize,
+    refusal,
+    regularization_loss,
+    weighted,
+)
 from modelyard.training.user._task import Task
 
 #: A step of the user's: called with the task and a batch, it returns what :meth:`Task.train_step` does.
@@ -103,11 +110,14 @@ class SupervisedTask(Task):
     def train_step(self, batch: tuple[tf.Tensor, ...]) -> Mapping[str, tf.Tensor]:
         """One step on the mean loss of ``(inputs, labels)`` or ``(inputs, labels, weights)``; or the one given.
 
+        Weights are of the examples, ``[B]``, or of each of their losses, such as ``[B, T]`` of sequences.
+
         Returns:
             ``loss``, times the weights, and the metrics that are functions, of each example, float32 ``[B]``.
 
         Raises:
-            ConfigurationError: There are metrics, and the step that was given leaves them out.
+            ConfigurationError: The weights do not fit the losses; or there are metrics, and the step that was given
+                leaves them out.
         """
         if self._step is not None:
             self._measured = not (self.metrics or self._functions)
@@ -124,7 +134,7 @@ class SupervisedTask(Task):
             outputs = self.model(inputs, training=self.training)
             losses = self.losses(labels, outputs)
             if weight is not None:
-                losses *= tf.cast(weight, losses.dtype)
+                losses = weighted(losses, weight)
             loss = average_loss(losses) + regularization_loss(self.model.losses)
         minimize(loss, self.model.trainable_variables, optimizer=self.optimizer, tape=tape)
         return {"loss": losses, **self.measure(labels, outputs, sample_weight=weight)}
