@@ -49,11 +49,13 @@ STREAMS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", STREAMS)
-def test_a_run_on_any_data_set_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "loop"), [*((kind, "loop") for kind in STREAMS), ("unseeded shuffle", "epoch"), ("generator", "epoch")]
+)
+def test_a_run_on_any_data_set_goes_on_bit_for_bit(kind: str, loop: str, tmp_path: Path) -> None:
     """It is stopped in its second epoch, and taken up with a new data set as a new process would make one."""
     tf.random.set_seed(None)
-    options: dict[str, Any] = {"epochs": 3, "batch_size": 5, "steps_per_loop": 1}
+    options: dict[str, Any] = {"epochs": 3, "batch_size": 5, "log_every_steps": 1, "loop": loop}
     # Made before the first run sets the seed that all data sets after it would have.
     whole, stopped, again = (task(STREAMS[kind]()) for _ in range(3))
     results = [Trainer(whole, **options).run()]
@@ -92,16 +94,40 @@ def stop_at(trainer: Trainer, step: int) -> None:
 
 
 def test_every_example_of_a_stream_is_used_once_in_an_epoch() -> None:
-    """The sum of what the steps saw, over an epoch in batches of 5, 5, 5, 5 and 2."""
+    """The sum of what the steps saw, over an epoch in batches of 5, 5, 5, 5 and 2: those of a data set stay."""
 
     def step(given: SupervisedTask, batch: Any) -> Any:
         inputs, labels = batch
         return {"loss": given.losses(labels, given.model(inputs)), "seen": tf.reduce_sum(inputs, axis=-1)}
 
-    for train in (slices().shuffle(ROWS), slices().filter(lambda x, y: True).batch(5), (X, Y)):
-        result = Trainer(task(train, step=step), epochs=2, batch_size=5).run()
-        assert result.step == 10
-        assert result.history[1].train["seen"] == pytest.approx(X.sum() / ROWS, rel=1e-5)
+    batches = slices().filter(lambda x, y: True).batch(5)
+    for train, batch_size in ((slices().shuffle(ROWS), 5), (batches, 8), ((X, Y), 5)):
+        for loop in ("loop", "epoch"):
+            result = Trainer(task(train, step=step), epochs=2, batch_size=batch_size, loop=loop).run()
+            assert result.step == 10
+            assert result.history[1].train["seen"] == pytest.approx(X.sum() / ROWS, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (
+            lambda: Stream(slices().repeat().batch(5), steps_per_epoch=2),
+            r"has steps_per_epoch=2; expected data with an",
+        ),
+        (lambda: slices().repeat(), r"is endless; expected data with an end, .* \(--loop epoch\)"),
+        (
+            lambda: slices().batch(2).concatenate(slices().batch(5)),
+            "batches of 2 to 5 examples; expected one size",
+        ),
+        (lambda: slices().map(lambda x, y: (x + tf.random.uniform([4]), y)), "draws random numbers"),
+    ],
+)
+def test_a_stream_that_memory_cannot_stand_for_is_refused(
+    train: Callable[[], Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Trainer(task(train()), max_steps=5, loop="epoch", batch_size=5, model_dir=tmp_path).run()
 
 
 @pytest.mark.parametrize(

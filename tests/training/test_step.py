@@ -52,7 +52,7 @@ def test_weights_of_examples_are_no_weights_of_places() -> None:
     assert float(average_loss(losses, sample_weight=losses)) == pytest.approx(np.mean(losses**2))
     assert float(average_loss(losses, sample_weight=2.0)) == 2.0 * losses.mean()
     for places in (3, 1):
-        with pytest.raises(ConfigurationError, match=r"weights of shape \(3, \d\) for losses of shape \(3,\); expected"):
+        with pytest.raises(ConfigurationError, match=r"weights of shape \(3, \d\) for losses of shape \(3,\)"):
             average_loss(losses[:, 0], sample_weight=losses[:, :places])
     with pytest.raises(ConfigurationError, match=r"weights of shape \(3, 3\) for losses of shape \(3, 1\)"):
         average_loss(losses[:, :1], sample_weight=losses)

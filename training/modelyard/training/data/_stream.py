@@ -35,7 +35,7 @@ class Stream(DataSource):
         batched: Whether its elements are batches; None to tell by the shapes that the model takes. Examples are
             put into batches of ``TrainerOptions.batch_size``.
         steps_per_epoch: Batches in an epoch; None for the length of the data set, which is counted where it is
-            not known. Needed where it is endless.
+            not known. Needed where it is endless; refused with ``loop="epoch"``.
         class_names: Of the labels.
         description: Says what the data is.
     """

@@ -92,8 +92,22 @@ class ResidentEpoch:
     position: int
 
 
-def make_resident(dataset: tf.data.Dataset, *, batch_size: int) -> ResidentData:
-    """Reads a data set into memory."""
+def make_resident(dataset: tf.data.Dataset, label: str) -> ResidentData:
+    """Reads a data set into memory; its batches keep their size, which the data set may have chosen itself.
+
+    Args:
+        dataset: Of batches, finite and not empty.
+        label: What errors call it.
+
+    Raises:
+        ConfigurationError: The batches, but for a smaller last one, are not all of one size.
+    """
     batches = [tf.nest.flatten(batch) for batch in dataset]
+    sizes = [int(parts[0].shape[0]) for parts in batches]
+    if set(sizes[:-1]) - {sizes[0]} or sizes[-1] > sizes[0]:
+        raise ConfigurationError(
+            f"{label} has batches of {min(sizes)} to {max(sizes)} examples; expected one size, but for a smaller last "
+            'batch: loop="epoch" (--loop epoch) cuts the batches anew in each epoch. Use loop="loop" (--loop loop).'
+        )
     joined = [tf.concat(parts, axis=0) for parts in zip(*batches, strict=True)]
-    return ResidentData(tensors=tf.nest.pack_sequence_as(dataset.element_spec, joined), batch_size=batch_size)
+    return ResidentData(tensors=tf.nest.pack_sequence_as(dataset.element_spec, joined), batch_size=sizes[0])

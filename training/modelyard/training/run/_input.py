@@ -64,15 +64,19 @@ class TrainInput:
             return self.resident.batch(order, tf.constant(number, tf.int64))
         return None if self.position else next(iter(self._dataset(epoch=epoch, skip_batches=number)))
 
-    def _find_position(self) -> StreamPosition | None:
-        task, options, layout = self._task, self._options, self._peers.layout
+    def _stream(self) -> Stream | None:
+        task = self._task
         if task.train is None or type(task).train_dataset is not Task.train_dataset:
             return None
         source = task.data_source("train")
-        if not isinstance(source, Stream):
+        return source if isinstance(source, Stream) else None
+
+    def _find_position(self) -> StreamPosition | None:
+        options, layout, stream = self._options, self._peers.layout, self._stream()
+        if stream is None:
             return None
         position = StreamPosition(
-            source,
+            stream,
             batch_size=options.batch_size,
             drop_remainder=layout.fixed_shapes,
             seed=options.seed,
@@ -88,9 +92,19 @@ class TrainInput:
         given = self._task.resident_data(request)
         if given is not None:
             return given
-        dataset = self._task.train_dataset(request)
-        known_length(dataset, self.label)
-        return make_resident(dataset, batch_size=self._options.batch_size)
+        dataset, stream = self._task.train_dataset(request), self._stream()
+        given_steps = None if stream is None else stream.steps_per_epoch
+        endless = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+        if endless or given_steps is not None:
+            # Only what the first epoch happens to read would ever be seen.
+            raise ConfigurationError(
+                f"{self.label} {'is endless' if endless else f'has steps_per_epoch={given_steps}'}; expected data with "
+                'an end, and one pass over it as an epoch, for loop="epoch" (--loop epoch), which keeps all of it in '
+                'memory. Use loop="loop" (--loop loop), or such data without steps_per_epoch.'
+            )
+        steps, position = known_length(dataset, self.label), self._find_position()
+        # Of a stream in the order of the run's seed: a run that goes on reads it again.
+        return make_resident(dataset if position is None else position.dataset.take(steps), self.label)
 
     def _length(self, dataset: tf.data.Dataset) -> int | None:
         if self._options.max_steps is not None and dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
