@@ -138,6 +138,42 @@ def test_ctrl_c_waits_for_the_step_and_saves(tmp_path: Path) -> None:
     assert newest is not None and newest.name == "step-000000003"
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["model_dir", "no model_dir"])
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)], ids=["SIGINT", "SIGTERM"]
+)
+def test_what_tells_it_to_end_outside_of_a_batch_is_heard(
+    number: signal.Signals, error: type[BaseException], kept: bool, tmp_path: Path
+) -> None:
+    own = Own(model_dir=tmp_path if kept else None)
+    request = InputRequest(batch_size=8)
+    begun: list[int] = []
+    for ended in (1, 2):
+        # Between two epochs; then, entered again, in the evaluation after the last batch of all.
+        with pytest.raises(error), own.loop as loop:
+            for epoch in loop.epochs(2):
+                begun.append(epoch)
+                for batch in loop.batches(own.task.train_dataset(request)):
+                    own.train(batch)
+                for batch in loop.eval_batches(own.task.eval_dataset(request)):
+                    own.test(batch)
+                if epoch == ended - 1:
+                    signal.raise_signal(number)
+        assert loop.state.step == ended * STEPS_PER_EPOCH
+        newest = loop.newest()
+        assert (newest.name if newest else None) == (f"step-{loop.state.step:09d}" if kept else None)
+    assert begun == [0, 0, 1]
+
+
+def test_ctrl_c_without_a_folder_is_ctrl_c() -> None:
+    own = Own()
+    with pytest.raises(KeyboardInterrupt), own.loop as loop:
+        for batch in loop.batches(own.task.train_dataset(InputRequest(batch_size=8))):
+            own.train(batch)
+            signal.raise_signal(signal.SIGINT)
+    assert own.loop.state.step == 1
+
+
 def test_replicas_share_a_batch() -> None:
     separate_replicas()
     strategy = tf.distribute.MirroredStrategy(LOGICAL_CPUS[:2])

@@ -20,6 +20,7 @@ from modelyard.training import (
     InputRequest,
     JsonlLog,
     ProgressBar,
+    RunEnded,
     StepsDone,
     Trainer,
     TrainerOptions,
@@ -155,9 +156,10 @@ def test_ctrl_c_stops_after_a_whole_loop_with_a_checkpoint(whole: tuple[ToyTask,
     assert numbers(resumed) == numbers(whole[1])
 
 
-def test_ctrl_c_in_the_last_evaluation_does_not_let_the_caller_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", [Evaluated, RunEnded])
+def test_ctrl_c_after_the_last_step_does_not_let_the_caller_go_on(moment: type[Event], tmp_path: Path) -> None:
     def press(event: Event) -> None:
-        if isinstance(event, Evaluated) and event.epoch == 3:
+        if isinstance(event, moment) and event.epoch == 3:
             signal.raise_signal(signal.SIGINT)
 
     options = replace(OPTIONS, model_dir=tmp_path)

@@ -188,9 +188,13 @@ class Loop:
         return made
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The numbers of the epochs that are left of so many in all, from 0."""
+        """The numbers of the epochs that are left of so many in all, from 0.
+
+        Where the process was told to end, it saves and ends between two epochs.
+        """
         while self.state.epoch < count:
             yield self.state.epoch
+            self._end_if_told()
             self.state = replace(self.state, epoch=self.state.epoch + 1, epoch_step=0)
 
     def batches(self, dataset: tf.data.Dataset) -> Iterator[Any]:
@@ -204,9 +208,13 @@ class Loop:
         for batch in self._read(dataset.skip(self.state.epoch_step)):
             self.state = replace(self.state, step=self.state.step + 1, epoch_step=self.state.epoch_step + 1)
             yield batch
-            if any(self.peers.any(self._guard.requested)):
+            self._end_if_told()
+
+    def _end_if_told(self) -> None:
+        if any(self.peers.any(self._guard.requested)):
+            if self.checkpoints is not None:
                 self.save()
-                raise self._guard.stop()
+            raise self._guard.stop()
 
     def eval_batches(self, dataset: tf.data.Dataset) -> Iterator[Any]:
         """Batches that do not count."""
@@ -283,13 +291,25 @@ class Loop:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Waits for the checkpoint that is being written."""
+        """Waits for the checkpoint that is being written; ends the process where it was told to after the last batch.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed, in the last evaluation for example.
+            SystemExit: The same after SIGTERM. The exit code is 143.
+        """
+        told = kind is None and self._guard.requested
         try:
             if self.checkpoints is not None:
+                # Processes side by side save together, and the others may not have been told.
+                if told and self.peers.layout.workers == 1:
+                    self.save()
                 self.checkpoints.wait()
         finally:
             self._guard.__exit__(kind, error, trace)
             self.peers.close()
+        # Asked again: it may have come during the wait. Who pressed Ctrl-C does not want what comes after training.
+        if kind is None and self._guard.requested:
+            raise self._guard.stop()
 
 
 @contextmanager

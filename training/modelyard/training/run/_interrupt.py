@@ -25,6 +25,8 @@ class InterruptGuard:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> InterruptGuard:
+        # It may be entered again, after what was requested has been done.
+        self.requested, self._stop = False, KeyboardInterrupt()
         # A handler that is not Python's own was set on purpose, and stays.
         if threading.current_thread() is threading.main_thread():
             for number, own in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):

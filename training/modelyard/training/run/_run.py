@@ -177,6 +177,9 @@ class Run:
             self._peers.close()
             self._tell()
             self._emit(RunEnded, reason=reason, checkpoint=self._last)
+        if guard.requested:
+            # It came after the last step, while a checkpoint was written or an action was at work.
+            raise guard.stop()
 
     def _epoch(self, guard: InterruptGuard) -> Iterator[tuple[int, dict[str, float]]]:
         """Steps until the epoch is over, or the run."""
