@@ -235,6 +235,23 @@ def test_floats_alone_are_held_to_a_share_of_their_spread(dense: Any, tmp_path: 
     assert refusal.measure == "spread_error" and "no class of signature 'f' shows its accuracy" in refusal.reason
 
 
+def test_an_integer_output_without_a_row_in_any_example_is_equal(dense: Any, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    def function(x: Any) -> dict[str, Any]:
+        return {"y": x @ dense.w, "rows": tf.where(x[:, 0] > 100.0)}
+
+    report = export(
+        dense,
+        tmp_path / "m",
+        data=FLOATS,
+        signatures={"f": SignatureFunction(inputs=(X,), function=function)},
+        source=Source(),
+        options=replace(OPTIONS, formats=("onnx",)),
+    )
+    assert report.checks["onnx"].report.max_abs_error < 1e-5
+
+
 def test_what_says_nothing_of_accuracy_lifts_no_limit(dense: Any, tmp_path: Path) -> None:
     """An integer that is handed through, and one that is the same for all."""
     identity = TensorSpec(name="id", dtype="int64", shape=(-1,))

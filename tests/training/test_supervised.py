@@ -58,6 +58,60 @@ def test_a_classifier_is_trained_measured_restored_and_exported(tmp_path: Path) 
     np.testing.assert_allclose(answer["probabilities"], tf.nn.softmax(logits), atol=1e-6)
 
 
+def test_a_regularizer_counts_in_training_alone() -> None:
+    """With layers whose states an evaluation must not change, and a metric that it must."""
+
+    def regularized() -> keras.Model:
+        dense = keras.layers.Dense(8, kernel_regularizer=keras.regularizers.L2(0.1))
+        layers = [dense, keras.layers.BatchNormalization(), keras.layers.Dropout(0.2), keras.layers.Dense(1)]
+        return keras.Sequential([keras.Input((4,)), *layers])
+
+    y = X.sum(axis=1, keepdims=True)
+    task = SupervisedTask(
+        regularized, loss="mse", train=(X[:90], y[:90]), test=(X[90:], y[90:]), optimizer=keras.optimizers.Adam(0.05),
+        metrics=[keras.metrics.MeanAbsoluteError(name="mae")],
+    )  # fmt: skip
+    run = Trainer(task, epochs=10, batch_size=16).run()
+    outputs = np.asarray(task.model(X[90:], training=False))
+    assert run.metrics["test_mae"] == pytest.approx(np.abs(outputs - y[90:]).mean(), rel=1e-5)
+    assert run.metrics["test_loss"] == pytest.approx(((outputs - y[90:]) ** 2).mean(), rel=1e-5)
+    assert run.metrics["test_loss"] < 0.5 * y[90:].var()
+    assert np.abs(np.asarray(task.model.layers[0].kernel)).max() < 1.0
+
+
+def test_models_in_containers_of_any_kind_are_kept(tmp_path: Path) -> None:
+    class Many(Task):
+        train = test = (X, X.sum(axis=1, keepdims=True))
+
+        def build(self) -> None:
+            def make() -> keras.Model:
+                return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+
+            self.model = make()
+            self.first, self.second = {"net": make()}, {"net": make(), "share": 0.5}
+            self.nested = {"deep": [make()]}
+            self.optimizer = keras.optimizers.Adam(0.05)
+
+        def train_step(self, batch: Any) -> Mapping[str, Any]:
+            x, y = batch
+            nets = [self.model, self.first["net"], self.second["net"], self.nested["deep"][0]]
+            with tf.GradientTape() as tape:
+                losses = tf.square(sum(net(x) for net in nets) - y)[:, 0]
+                loss = average_loss(losses)
+            weights = [weight for net in nets for weight in net.trainable_variables]
+            minimize(loss, weights, optimizer=self.optimizer, tape=tape)
+            return {"loss": losses}
+
+    run = Trainer(Many(), epochs=20, batch_size=30, model_dir=tmp_path).run()
+    assert run.metrics["test_loss"] < 0.1
+    assert set(run.task.models) == {"model", "first_net", "second_net", "deep_0", "optimizer"}
+    again = Many()
+    restore(tmp_path, again)
+    for name in ("model", "first_net", "second_net", "deep_0"):
+        for mine, theirs in zip(again.models[name].weights, run.task.models[name].weights, strict=True):
+            np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs))
+
+
 class Subclass(keras.Model):
     def __init__(self) -> None:
         super().__init__()

@@ -15,6 +15,7 @@ from modelyard.training.data import (
     FashionMnist,
     ImageOptions,
     RecordFolder,
+    Records,
     image_folder_dataset,
     open_records,
     scan_images,
@@ -168,3 +169,25 @@ def test_no_records_are_an_error(tmp_path: Path, records: RecordFolder) -> None:
     write(tmp_path / "train-00000-of-00001", [])
     with pytest.raises(ConfigurationError, match="has no records"):
         open_records(tmp_path).split("train")
+
+
+def test_folders_that_number_their_classes_differently_are_no_one_data_set(
+    tmp_path: Path, subset: FashionMnist
+) -> None:
+    for folder, names in (("a", ["cat", "dog"]), ("b", ["dog", "cat"]), ("c", ["cat", "dog"])):
+        (tmp_path / folder).mkdir()
+        file = tmp_path / folder / "train-00000-of-00001.tfrecord"
+        write(file, [example(jpeg(subset.train_images[index]), index % 2) for index in range(3)])
+        entry = {"name": file.name, "records": 3, "bytes": file.stat().st_size}
+        manifest = {"schema": 1, "class_names": names, "splits": {"train": {"files": [entry]}}}
+        (tmp_path / folder / "manifest.json").write_text(json.dumps(manifest))
+    image = ImageOptions(height=8, width=8, channels=1)
+    with pytest.raises(ConfigurationError, match="a and .*b number their classes differently"):
+        assert Records(str(tmp_path / "[ab]" / "train-*"), image=image).class_names
+    alike = Records(str(tmp_path / "[ac]" / "train-*"), image=image)
+    assert (alike.class_names, alike.files.split("all").counts) == (("cat", "dog"), (3, 3))
+    # As training and test data of one task, too.
+    test = Records(str(tmp_path / "b" / "train-*"), image=image)
+    with pytest.raises(ConfigurationError, match="classes dog, cat, and the training data cat, dog"):
+        test.fitted([], class_names=("cat", "dog"))
+    assert test.fitted([], class_names=("dog", "cat")).class_names == ("dog", "cat")

@@ -180,6 +180,8 @@ def check_answer(format: str, name: str, signature: Signature, expected: Answers
 
 
 def _compare_exactly(spec: TensorSpec, ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> list[tuple[float, str]]:
+    if not ours.size:
+        return []
     different = np.nonzero((ours != theirs).reshape(len(ours), -1).any(axis=1))[0]
     if not len(different):
         return []

@@ -44,9 +44,13 @@ class _Images(DataSource):
                 fit._image = _image_options(shapes, self.where)
             if class_names and self._given_names is None:
                 fit._given_names = class_names
+                self._check_names(class_names)
                 for name in ("files", "class_names"):
                     fit.__dict__.pop(name, None)
         return known[key]
+
+    def _check_names(self, class_names: tuple[str, ...]) -> None:
+        """Refuses the classes of the training data where the labels here have numbers of their own."""
 
     @property
     def image(self) -> ImageOptions:
@@ -218,6 +222,15 @@ class Records(_Images):
             raise DatasetNotFoundError(f"There is no file {self._pattern}; expected TFRecord files.")
         found = list_records(paths)
         return found if self._given_names is None else replace(found, class_names=self._given_names)
+
+    def _check_names(self, class_names: tuple[str, ...]) -> None:
+        own = self.files.class_names
+        if own and own != class_names:
+            raise ConfigurationError(
+                f"{self._pattern} has the classes {', '.join(own)}, and the training data {', '.join(class_names)}; "
+                "expected the same ones in the same order, which their labels' numbers mean. Convert them together, or "
+                "give the names that its numbers mean: Records(..., class_names=)."
+            )
 
     @property
     def class_names(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -101,11 +101,27 @@ def open_records(root: Path) -> RecordFolder:
 
 
 def list_records(paths: Sequence[Path]) -> RecordFolder:
-    """TFRecord files as one split, ``all``."""
-    root = paths[0].parent
-    manifest = read_manifest(root / MANIFEST_FILE)
-    split = _split("all", list(paths), manifest)
-    names = tuple(manifest.get("class_names", ()))
+    """TFRecord files, of one folder or of several, as one split, ``all``.
+
+    Raises:
+        ConfigurationError: Folders number their classes differently.
+    """
+    folders = dict.fromkeys(path.parent for path in paths)
+    manifests = {folder: read_manifest(folder / MANIFEST_FILE) for folder in folders}
+    root, *others = manifests
+    names = tuple(manifests[root].get("class_names", ()))
+    for other in others:
+        if tuple(manifests[other].get("class_names", ())) != names:
+            raise ConfigurationError(
+                f"{root} and {other} number their classes differently, by the {MANIFEST_FILE} of each. Read one of "
+                "them, or convert them again from one folder."
+            )
+    parts = [
+        _split("all", [path for path in paths if path.parent == folder], manifest)
+        for folder, manifest in manifests.items()
+    ]
+    counts = {path: count for part in parts for path, count in zip(part.paths, part.counts, strict=True)}
+    split = RecordSplit(paths=tuple(paths), counts=tuple(counts[path] for path in paths), size=None)
     return RecordFolder(root=root, splits={"all": split}, class_names=names)
 
 

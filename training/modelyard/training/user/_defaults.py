@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -31,22 +33,35 @@ if TYPE_CHECKING:
 IMAGE, IMAGE_BYTES, EXAMPLES = "image", "image_bytes", "examples"
 _STATELESS = (keras.optimizers.Optimizer, keras.metrics.Metric, tf.random.Generator)
 _KINDS = (*_STATELESS, keras.Layer, tf.Module, tf.Variable, keras.Variable)
+#: Whether what a model returns are probabilities already.
+_PROBABILITIES: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+#: What the task remembers of itself: how it was made, and its data.
+_BOOKS = ("_constructed", "_sources")
 _ASSIGNS = re.compile(r"Assign\w*VariableOp|Resource(Apply|SparseApply|Scatter|Strided)\w*")
 #: What Keras calls an input without a name; the number is another one in each process.
 _UNNAMED = re.compile(r"(keras_tensor|input_layer|input)(_\d+)?")
 
 
 def find_models(attributes: Mapping[str, object]) -> dict[str, Any]:
-    """The attributes of a task that hold variables."""
-    found: dict[str, object] = {}
-    for name, value in attributes.items():
-        if isinstance(value, _KINDS):
-            found[name] = value
-        elif isinstance(value, Mapping) and value and all(isinstance(item, _KINDS) for item in value.values()):
-            found.update(value)
-        elif isinstance(value, list | tuple) and value and all(isinstance(item, _KINDS) for item in value):
-            found.update({f"{name}_{index}": item for index, item in enumerate(value)})
-    return found
+    """What holds variables in the attributes of a task, in lists and mappings of any depth.
+
+    Of a mapping the keys are the names; where two mappings have the same key, the attribute's name is before it.
+    """
+    own = {name: value for name, value in attributes.items() if name not in _BOOKS}
+    found = [(name, *each) for name, value in own.items() for each in _held(name, value)]
+    times = Counter(short for _, short, _ in found)
+    return {short if times[short] == 1 or short == name else f"{name}_{short}": item for name, short, item in found}
+
+
+def _held(name: str, value: object) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, _KINDS):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _held(str(key), item)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _held(f"{name}_{index}", item)
 
 
 def exported_models(task: Task) -> dict[str, Any]:
@@ -71,18 +86,26 @@ def build(task: Task) -> None:
 def step_without_updates(task: Task, batch: object) -> Mapping[str, Any]:
     """The training step as one of evaluation: metrics count, and nothing else changes."""
     before = _assignments()
-    # Keras keeps what would be assigned to its variables; those of tf.Variable are in the graph.
-    with keras.StatelessScope(collect_losses=True) as scope:
+    root = tf.train.Checkpoint(objects=dict(task.models))
+    nodes = tf.train.TrackableView(root).descendants()
+    listed = [variable for item in task.models.values() for variable in getattr(item, "variables", ())]
+    variables = {id(each): each for each in (*listed, *nodes) if isinstance(each, keras.Variable)}
+    mapping = [(variable, variable.value) for variable in variables.values()]
+    # Keras keeps what would be assigned to its variables; those of tf.Variable are in the graph. A regularizer finds
+    # the values of what it penalizes in the scope alone.
+    with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+        given = dict(scope.state_mapping)
         values = task.train_step(batch)
+    changed = {key: value for key, value in scope.state_mapping.items() if value is not given.get(key)}
     metrics = [item for item in task.models.values() if isinstance(item, keras.metrics.Metric)]
     counted = {id(variable): variable for metric in metrics for variable in metric.variables}
-    if _assignments() - before or set(scope.state_mapping) - set(counted):
+    if _assignments() - before or set(changed) - set(counted):
         raise refusal(
             f"train_step of task {task.name!r} is its step of evaluation as well, and changes variables in it. Call "
             "models with training=self.training and update weights with modelyard.training.minimize, which do "
             "nothing in evaluation; or write eval_step."
         )
-    for identity, value in scope.state_mapping.items():
+    for identity, value in changed.items():
         counted[identity].assign(value)
     return values
 
@@ -143,15 +166,14 @@ def predict(task: Task, inputs: Any) -> dict[str, Any]:
     if not _is_classifier(task, outputs):
         return {"output": outputs}
     outputs = tf.cast(outputs, tf.float32)
-    known = vars(task).setdefault("_probabilities", {})
-    if known.get("model") is not model:
-        known |= {"model": model, "are": takes_probabilities(vars(task).get("_loss")) or ends_in_softmax(call, inputs)}
+    if model not in _PROBABILITIES:
+        _PROBABILITIES[model] = takes_probabilities(vars(task).get("_loss")) or ends_in_softmax(call, inputs)
     class_id = tf.argmax(outputs, axis=-1, output_type=tf.int64)
     class_names = _class_names(task)
     return {
         "class_id": class_id,
         **({"label": tf.gather(tf.constant(class_names), class_id)} if class_names else {}),
-        "probabilities": outputs if known["are"] else tf.nn.softmax(outputs),
+        "probabilities": outputs if _PROBABILITIES[model] else tf.nn.softmax(outputs),
     }
 
 

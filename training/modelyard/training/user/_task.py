@@ -130,7 +130,7 @@ class Task(RemembersArguments, abc.ABC):
         """What is saved, averaged, checked for finite numbers and exported, by name.
 
         By default every attribute that holds variables: models, layers and modules, optimizers, metrics, random
-        generators and variables, alone or in a list or mapping.
+        generators and variables, alone or in lists and mappings.
 
         The steps only call ``update_state`` of ``keras.metrics`` objects. The trainer resets them before each
         evaluation and after it, and reads them, merged over all replicas, at its end, by their names here.
