@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 from modelyard.artifact import EncodedImageFunction, SignatureFunction, TensorSpec, VerificationData
@@ -30,11 +31,16 @@ class ServedToy(ToyTask):
 
     def signatures(self) -> Mapping[str, SignatureFunction | EncodedImageFunction]:
         def serve(x: Any) -> dict[str, Any]:
-            return {"y": self.model(x, training=False)[:, 0]}
+            y = self.model(x, training=False)[:, 0]
+            return {"y": y, "label": tf.where(y > 1.0, "grün", "red")}
+
+        def end(x: Any) -> dict[str, Any]:
+            return {"raw": tf.where(x[:, 0] > 0.0, "a\0", "b")}
 
         spec = TensorSpec(name="x", dtype="float32", shape=(-1, WIDTH))
         return {
             "serving_default": SignatureFunction(inputs=(spec,), function=serve),
+            "raw": SignatureFunction(inputs=(spec,), function=end),
             "image_bytes": EncodedImageFunction(
                 compute="serving_default", preprocess=lambda pixels: np.float32(pixels[0, :WIDTH, 0]) / 255, channels=1
             ),
@@ -73,6 +79,14 @@ def test_predictions_of_arrays_images_and_examples(run: Path) -> None:
         predict(task, {"z": expected})
     with pytest.raises(ConfigurationError, match="signature 'other'"):
         predict(task, {"x": expected}, signature="other")
+    for bad in (task.features[:, :3], np.full_like(task.features, "red", dtype=object), task.features[0]):
+        with pytest.raises(ConfigurationError, match=rf"input 'x' is \S+ \[.*; expected float32 \(None, {WIDTH}\)"):
+            predict(task, {"x": bad})
+    for empty in (task.features[:0], np.array(1.0)):
+        with pytest.raises(ConfigurationError, match="numbers of examples: {'x': 0}; expected at least one"):
+            predict(task, {"x": empty})
+    with pytest.raises(ConfigurationError, match=r"batch_size \(--batch-size\) is 0; expected a number >= 1"):
+        predict(task, batch_size=0)
 
 
 def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,11 +96,15 @@ def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert numbers == {"step": 8, "test_loss": pytest.approx(evaluate(task)["test_loss"])}
     assert main(["evaluate", str(run), "--best=-test_loss", "--eval-steps", "1", "--eval-batch-size", "5"]) == 0
     assert json.loads(capsys.readouterr().out)["step"] == 8
-    expected = predict(task, {"x": task.features})["y"]
+    expected = predict(task, {"x": task.features})
+    assert set(expected["label"]) == {"grün".encode(), b"red"}
     np.savez(tmp_path / "in.npz", x=task.features)
+    out = tmp_path / "new" / "folder" / "out.npz"
     for extra in (["--data", str(tmp_path / "in.npz")], []):
-        assert main(["infer", str(run), *extra, "--output", str(tmp_path / "out.npz")]) == 0
-        np.testing.assert_array_equal(np.load(tmp_path / "out.npz")["y"], expected)
+        assert main(["infer", str(run), *extra, "--output", str(out)]) == 0
+        with np.load(out, allow_pickle=False) as written:
+            np.testing.assert_array_equal(written["y"], expected["y"])
+            assert written["label"].tolist() == expected["label"].tolist()
     assert f"y [{EXAMPLES}]" in capsys.readouterr().out
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.png").write_bytes(png(np.zeros((2, WIDTH), np.uint8)))
@@ -102,11 +120,34 @@ def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["evaluate", "{tmp}"], 1, "has no run.json"),
         (["infer", "{run}", "--output", "x.txt"], 2, "--output is x.txt; expected a file name that ends in .npz"),
         (["infer", "{run}", "--output", "x.npz", "--data", "absent.npz"], 2, "--data is absent.npz; expected"),
-        (["infer", "{run}", "--output", "x.npz", "--data", "{tmp}"], 2, "a folder without files"),
+        (["infer", "{run}", "--output", "{tmp}/x.npz", "--data", "{tmp}/none"], 2, "a folder without files"),
+        (["infer", "{run}", "--output", "{tmp}/file/x.npz"], 2, "file/x.npz, whose folder cannot be made"),
+        (["infer", "{run}", "--output", "{tmp}/taken.npz"], 1, "taken.npz cannot be written"),
+        (
+            ["infer", "{run}", "--output", "{tmp}/x.npz", "--data", "{tmp}/text.npz"],
+            2,
+            "text.npz, which cannot be read",
+        ),
+        (["infer", "{run}", "--output", "{tmp}/x.npz", "--data", "{tmp}/objects.npz"], 2, "without dtype=object"),
+        (["infer", "{run}", "--output", "{tmp}/x.npz", "--data", "{tmp}/one.npz"], 2, "one.npz, which cannot be read"),
+        (
+            ["infer", "{run}", "--output", "{tmp}/x.npz", "--data", "{tmp}/empty.npz"],
+            2,
+            "expected at least one in each",
+        ),
+        (["infer", "{run}", "--output", "{tmp}/x.npz", "--data", "{tmp}/x.npz", "--signature", "raw"], 1, "with NUL"),
     ],
 )
 def test_mistakes_on_the_command_line(
     arguments: list[str], code: int, message: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for folder in ("none", "taken.npz"):
+        (tmp_path / folder).mkdir()
+    for name in ("file", "text.npz"):
+        (tmp_path / name).write_text("no zip")
+    for name, rows in (("x", np.ones([2, WIDTH])), ("empty", np.ones([0, WIDTH])), ("objects", np.array([{}]))):
+        np.savez(tmp_path / f"{name}.npz", x=rows)
+    with (tmp_path / "one.npz").open("wb") as file:
+        np.save(file, np.ones([2, WIDTH]))
     assert main([each.format(run=run, tmp=tmp_path) for each in arguments]) == code
     assert message in capsys.readouterr().err

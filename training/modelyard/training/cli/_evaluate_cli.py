@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from modelyard.artifact import DEFAULT_SIGNATURE
 from modelyard.console import quiet_libraries
-from modelyard.errors import ConfigurationError
+from modelyard.errors import ConfigurationError, TrainingError
 from modelyard.training.cli._command import Flag, add_assignments, add_flags, make_command, run_command
 
 _EVALUATE = """\
@@ -90,11 +93,15 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _infer(arguments: argparse.Namespace) -> None:
-    from modelyard.training.run import predict
+    from modelyard.training.run import predict, replace_file
 
     if arguments.output.suffix != ".npz":
         raise ConfigurationError(f"--output is {arguments.output}; expected a file name that ends in .npz.")
     # Before the models are built: a mistake in a path costs nothing.
+    try:
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ConfigurationError(f"--output is {arguments.output}, whose folder cannot be made: {exc}") from exc
     inputs, files = _read(arguments.data) if arguments.data is not None else (None, ())
     task = _restored(arguments).task
     if files:
@@ -108,7 +115,9 @@ def _infer(arguments: argparse.Namespace) -> None:
     found: dict[str, Any] = predict(task, inputs, signature=arguments.signature, batch_size=arguments.batch_size)
     if files:
         found["files"] = np.array([str(file) for file in files])
-    np.savez(arguments.output, **found)
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **{name: _without_objects(name, values) for name, values in found.items()})
+    replace_file(arguments.output, file.getvalue(), error=TrainingError)
     shapes = ", ".join(f"{name} {list(values.shape)}" for name, values in sorted(found.items()))
     sys.stdout.write(f"{arguments.output}: {shapes}\n")
 
@@ -121,5 +130,25 @@ def _read(path: Path) -> tuple[dict[str, Any] | None, tuple[Path, ...]]:
         return None, files
     if path.suffix != ".npz" or not path.is_file():
         raise ConfigurationError(f"--data is {path}; expected an .npz file, or a folder of image files.")
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}, ()
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}, ()
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as exc:
+        # numpy would advise to unpickle, and takes a single array in a file of that name.
+        raise ConfigurationError(
+            f"--data is {path}, which cannot be read as arrays of numbers or strings: {type(exc).__name__}. Write it "
+            "with np.savez(path, name=array); strings as np.array([...]), without dtype=object."
+        ) from exc
+
+
+def _without_objects(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Strings as bytes of a fixed length: readers would have to unpickle objects."""
+    if values.dtype != np.object_:
+        return values
+    found = values.astype(np.bytes_)
+    if found.tolist() != values.tolist():
+        raise TrainingError(
+            f"The output {name!r} has bytes that end with NUL, which numpy cuts off. Call predict() in Python, which "
+            "returns them as they are."
+        )
+    return found

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from modelyard.artifact import DEFAULT_SIGNATURE, EncodedImageFunction, SignatureFunction, decode_image
+from modelyard.artifact import DEFAULT_SIGNATURE, EncodedImageFunction, SignatureFunction, TensorSpec, decode_image
 from modelyard.errors import ConfigurationError
 from modelyard.training.loop import DeviceLoop, Loop
 from modelyard.training.run._input import known_length
@@ -123,13 +123,19 @@ def predict(
         Arrays by output name, ``[N, ...]``.
 
     Raises:
-        ConfigurationError: There is no such signature, it starts from serialized examples, or the inputs are not its.
+        ConfigurationError: There is no such signature, it starts from serialized examples, or the inputs are not its,
+            or of no example; or ``batch_size`` is below 1.
         ImageDecodeError: An image cannot be read.
     """
+    if batch_size < 1:
+        raise ConfigurationError(f"batch_size (--batch-size) is {batch_size}; expected a number >= 1.")
     functions = task.signatures()
     function = functions.get(signature)
     if inputs is None:
         inputs = task.verification_data(batch_size).inputs.get(signature, {})
+    sizes = {name: len(values) if getattr(values, "ndim", 1) else 0 for name, values in inputs.items()}
+    if 0 in sizes.values():
+        raise ConfigurationError(f"The inputs have these numbers of examples: {sizes}; expected at least one in each.")
     if isinstance(function, EncodedImageFunction):
         compute, encoded = functions[function.compute], function
         if isinstance(compute, SignatureFunction) and set(inputs) == {function.input}:
@@ -137,7 +143,6 @@ def predict(
             images = inputs[function.input]
             return _joined(compute, ({name: _pixels(encoded, part)} for part in _parts(images, batch_size)))
     if isinstance(function, SignatureFunction) and inputs and set(inputs) == {spec.name for spec in function.inputs}:
-        sizes = {name: len(values) for name, values in inputs.items()}
         if len(set(sizes.values())) == 1:
             parts = zip(*(_parts(values, batch_size) for values in inputs.values()), strict=True)
             return _joined(function, (dict(zip(inputs, part, strict=True)) for part in parts))
@@ -163,9 +168,19 @@ def _pixels(function: EncodedImageFunction, encoded: Sequence[bytes]) -> tf.Tens
 
 def _joined(function: SignatureFunction, batches: Iterator[Mapping[str, Any]]) -> dict[str, npt.NDArray[Any]]:
     compiled = tf.function(lambda **batch: dict(function.function(**batch)), reduce_retracing=True)
-    dtypes = {spec.name: spec.dtype for spec in function.inputs}
     found: list[dict[str, Any]] = []
     for batch in batches:
-        given = {name: tf.convert_to_tensor(value, dtypes[name]) for name, value in batch.items()}
+        given = {spec.name: _tensor(spec, batch[spec.name]) for spec in function.inputs}
         found.append({name: value.numpy() for name, value in compiled(**given).items()})
     return {name: np.concatenate([each[name] for each in found]) for name in found[0]}
+
+
+def _tensor(spec: TensorSpec, value: Any) -> tf.Tensor:
+    shape = None if spec.shape is None else [None if size < 0 else size for size in spec.shape]
+    try:
+        return tf.ensure_shape(tf.convert_to_tensor(value, spec.dtype), shape)
+    except (TypeError, ValueError, tf.errors.OpError) as exc:
+        raise ConfigurationError(
+            f"The input {spec.name!r} is {getattr(value, 'dtype', type(value).__name__)} {list(np.shape(value))}; "
+            f"expected {spec.dtype} {tf.TensorShape(shape)}, where None is any number."
+        ) from exc
