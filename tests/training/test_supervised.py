@@ -225,6 +225,28 @@ def test_weights_of_sequences_are_those_of_the_examples(batch_size: int) -> None
     assert run.metrics["test_loss"] == pytest.approx(run.metrics["test_mean_squared_error"] / 2, rel=1e-4)
 
 
+@pytest.mark.parametrize("form", ["classes", "column", "one-hot"])
+def test_accuracy_of_sequences_is_that_of_their_places(form: str) -> None:
+    x = RNG.integers(0, 5, size=(64, 6))
+    truth = (x + 1) % 5
+    forms: dict[str, Any] = {
+        "classes": truth,
+        "column": truth[..., np.newaxis],
+        "one-hot": np.eye(5, dtype=np.float32)[truth],
+    }
+    layers = [keras.Input((6,), dtype="int32"), keras.layers.Embedding(5, 8), keras.layers.Dense(5)]
+    loss = keras.losses.CategoricalCrossentropy(from_logits=True) if form == "one-hot" else LOSS
+    task = SupervisedTask(
+        lambda: keras.Sequential(layers),
+        loss=loss, train=(x[:48], forms[form][:48]), test=(x[48:], forms[form][48:]), metrics=["accuracy"],
+        optimizer=keras.optimizers.Adam(0.02),
+    )  # fmt: skip
+    run = Trainer(task, epochs=6, batch_size=16).run()
+    right = np.asarray(task.model(x[48:])).argmax(axis=-1) == truth[48:]
+    assert run.metrics["test_accuracy"] == pytest.approx(right.mean())
+    assert run.metrics["test_accuracy"] > 0.9 > run.history[0].train["accuracy"]
+
+
 class Gan(Task):
     """A generator and a discriminator of points around another one, with an optimizer each."""
 
@@ -315,6 +337,12 @@ class NoData(ByHand):
     train = test = None  # type: ignore[assignment]
 
 
+def one_output(task: SupervisedTask, batch: Any) -> Mapping[str, Any]:
+    """A step that measures the first output alone."""
+    outputs = task.model(batch[0])[:, :1]
+    return {"loss": outputs[:, 0], **task.measure(batch[1], outputs)}
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -329,6 +357,16 @@ class NoData(ByHand):
         ),
         (lambda: classes(metrics=["accuracy", "accuracy"]), "Two metrics are called 'accuracy'"),
         (lambda: classes(loss=None), "Received no loss"),
+        (
+            lambda: classes(
+                loss=lambda labels, outputs: outputs[:, 0], metrics=["accuracy"], train=(X, X), test=(X, X)
+            ),
+            r"'accuracy' received labels of shape \(None, 4\) for outputs of shape \(None, 3\); expected classes of",
+        ),
+        (
+            lambda: classes(loss=lambda labels, outputs: outputs[:, 0], step=one_output, metrics=["accuracy"]),
+            "'accuracy' is for an output for each class; of one output use keras.metrics.BinaryAccuracy",
+        ),
         (
             lambda: classes(train=(X, LABELS, np.ones([len(X), 1])), test=(X, LABELS)),
             r"Received weights of shape \(None, 1\) for losses of shape \(None,\); expected one for each example",

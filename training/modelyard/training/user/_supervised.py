@@ -172,15 +172,35 @@ class SupervisedTask(Task):
 
 
 def accuracy(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    """Whether each example's greatest output is its label's, a class or one-hot: 1 or 0, float32 ``[B]``."""
+    """Whether the greatest of each ``C`` outputs is its label's, a class or one-hot: 1 or 0.
+
+    Args:
+        labels: Classes ``[B]``, or ``[B, T]`` of sequences, also with a last axis of 1; or one-hot, as the outputs.
+        outputs: ``[B, C]``, or ``[B, T, C]``.
+
+    Returns:
+        Float32 ``[B]``, or ``[B, T]``.
+
+    Raises:
+        ConfigurationError: There is one output, or the labels are not as many as the outputs' classes.
+    """
     if outputs.shape.rank == 1 or outputs.shape[-1] == 1:
         raise refusal(
             "The metric 'accuracy' is for an output for each class; of one output use keras.metrics.BinaryAccuracy, "
             "which is told the threshold."
         )
     one_hot = labels.shape.rank == outputs.shape.rank and labels.shape[-1] == outputs.shape[-1]
-    truth = tf.argmax(labels, axis=-1) if one_hot else tf.reshape(tf.cast(labels, tf.int64), [-1])
-    return tf.cast(tf.argmax(outputs, axis=-1) == truth, tf.float32)
+    guesses = tf.argmax(outputs, axis=-1)
+    if one_hot:
+        return tf.cast(guesses == tf.argmax(labels, axis=-1), tf.float32)
+    # Of one example; None where a size is known only when the step runs.
+    have, want = labels.shape[1:].num_elements(), guesses.shape[1:].num_elements()
+    if None not in (have, want) and have != want:
+        raise refusal(
+            f"The metric 'accuracy' received labels of shape {labels.shape} for outputs of shape {outputs.shape}; "
+            f"expected classes of shape {guesses.shape}, or one-hot labels of the outputs' shape."
+        )
+    return tf.cast(guesses == tf.reshape(tf.cast(labels, tf.int64), tf.shape(guesses)), tf.float32)
 
 
 def _known(kind: str, get: Callable[[Any], Any], given: object) -> Any:
