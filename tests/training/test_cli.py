@@ -48,9 +48,9 @@ def test_errors_are_one_line_and_an_exit_code(tmp_path: Path, capsys: pytest.Cap
         f"modelyard train: Unknown task 'fashon'. Did you mean 'fashion'? Known tasks: {', '.join(tasks())}.\n"
     )
     assert main(["fashion", "--epochs", "0"]) == 2
-    assert capsys.readouterr().err == "modelyard train: epochs is 0; expected a number >= 1.\n"
+    assert capsys.readouterr().err == "modelyard train: epochs is 0; expected a whole number >= 1.\n"
     assert main(["fashion", "--eval-batch-size", "0"]) == 2
-    assert capsys.readouterr().err == "modelyard train: eval_batch_size is 0; expected a number >= 1.\n"
+    assert capsys.readouterr().err == "modelyard train: eval_batch_size is 0; expected a whole number >= 1.\n"
     (tmp_path / "checkpoints" / "step-000000007").mkdir(parents=True)
     assert main(["fashion", "--model-dir", str(tmp_path)]) == 1
     assert "step-000000007 is damaged" in capsys.readouterr().err

@@ -87,7 +87,8 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from modelyard.training.run import evaluate
 
     result = _restored(arguments)
-    size = arguments.eval_batch_size or result.identity["options"]["eval_batch_size"]
+    size = arguments.eval_batch_size
+    size = result.identity["options"]["eval_batch_size"] if size is None else size
     found = evaluate(result.task, batch_size=size, steps=arguments.eval_steps)
     sys.stdout.write(json.dumps({"step": result.step, **found}, indent=1) + "\n")
 

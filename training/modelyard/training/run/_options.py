@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -54,7 +55,7 @@ class LoopOptions:
         prefetch_to_device: Whether batches are copied to the first of ``devices`` ahead of time.
 
     Raises:
-        ConfigurationError: A number is out of its range, or two fields do not go together.
+        ConfigurationError: A number is none, or out of its range; or two fields do not go together.
     """
 
     seed: int = 0
@@ -78,13 +79,15 @@ class LoopOptions:
                     "put in place by renaming, which object stores cannot. Train into a local or mounted folder and "
                     "copy it; exports go to stores themselves (--repository s3://...)."
                 )
-        object.__setattr__(self, "devices", tuple(self.devices))
-        _at_least("keep_checkpoints", self.keep_checkpoints, 1)
-        _at_least("accumulate_steps", self.accumulate_steps, 1)
-        _at_least("seed", self.seed, 0)
+        devices: Any = self.devices
+        if isinstance(devices, str):
+            raise ConfigurationError(f"devices is {devices!r}; expected a tuple of names, such as ({devices!r},).")
+        object.__setattr__(self, "devices", tuple(devices))
+        for name, least in (("keep_checkpoints", 1), ("accumulate_steps", 1), ("seed", 0)):
+            object.__setattr__(self, name, _whole(name, getattr(self, name), least))
         if self.seed >= 1 << 32:
             raise ConfigurationError(f"seed is {self.seed}; expected a number below 2**32.")
-        _above_zero("clip_norm", self.clip_norm)
+        object.__setattr__(self, "clip_norm", _above_zero("clip_norm", self.clip_norm))
         _one_of("precision", self.precision, PRECISIONS)
         for first, second, both in (
             ("jit_compile", "accumulate_steps", self.jit_compile and self.accumulate_steps > 1),
@@ -133,7 +136,7 @@ class TrainerOptions(LoopOptions):
             such as 0.999, in their place.
 
     Raises:
-        ConfigurationError: A number is out of its range, or two fields do not go together.
+        ConfigurationError: A number is none, or out of its range; or two fields do not go together.
     """
 
     max_steps: int | None = None
@@ -163,17 +166,21 @@ class TrainerOptions(LoopOptions):
                 "--epochs or --max-steps."
             )
         for name in _COUNTS:
-            if getattr(self, name) is not None:
-                _at_least(name, getattr(self, name), 1)
+            if getattr(self, name) is not None or name in ("batch_size", "eval_batch_size", "steps_per_loop"):
+                object.__setattr__(self, name, _whole(name, getattr(self, name), 1))
         for name in ("checkpoint_every_steps", "checkpoint_every_seconds", "keep_best"):
             if getattr(self, name) is not None and self.model_dir is None:
                 raise ConfigurationError(
                     f"{name} is {getattr(self, name)} but model_dir is None; "
                     "set model_dir to the folder that shall hold the checkpoints."
                 )
-        _above_zero("checkpoint_every_seconds", self.checkpoint_every_seconds)
-        if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
-            raise ConfigurationError(f"ema_decay is {self.ema_decay}; expected a number from 0 to below 1.")
+        seconds = _above_zero("checkpoint_every_seconds", self.checkpoint_every_seconds)
+        object.__setattr__(self, "checkpoint_every_seconds", seconds)
+        decay: Any = self.ema_decay
+        if decay is not None:
+            if not _is_number(decay) or not 0 <= decay < 1:
+                raise ConfigurationError(f"ema_decay is {decay!r}; expected a number from 0 to below 1.")
+            object.__setattr__(self, "ema_decay", float(decay))
         _one_of("loop", self.loop, tuple(LOOP_MODES))
         if self.jit_compile and not self.mode.compiled:
             raise ConfigurationError(f"jit_compile and loop={self.loop!r} do not work together; leave one of them out.")
@@ -207,16 +214,28 @@ def change_options(options: _Options, changes: Mapping[str, Any]) -> _Options:
     return replace(options, **{**(dict.fromkeys(("max_steps", "epochs")) if length else {}), **changes})
 
 
-def _above_zero(name: str, value: float | None) -> None:
-    if value is not None and not (value > 0 and math.isfinite(value)):
-        raise ConfigurationError(f"{name} is {value}; expected a number above 0.")
+# Numbers of numpy are taken, and become Python's: run.json has no others, and TensorFlow's loops take no others.
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real)
+
+
+def _above_zero(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if not _is_number(value) or not (value > 0 and math.isfinite(value)):
+        raise ConfigurationError(f"{name} is {value!r}; expected a number above 0.")
+    return float(value)
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    """A whole number, also one such as 1e4."""
+    if not _is_number(value) or value < least or value % 1 != 0:
+        raise ConfigurationError(f"{name} is {value!r}; expected a whole number >= {least}.")
+    return int(value)
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ConfigurationError(f"{name} is {value!r}; expected one of {', '.join(known)}.")
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ConfigurationError(f"{name} is {value}; expected a number >= {least}.")
