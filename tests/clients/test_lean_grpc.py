@@ -230,6 +230,16 @@ def test_an_answer_cut_short_is_unavailable(cut: int, kind: str) -> None:
         (frame(HEADERS, END | END_HEADERS, 1, encode([(":status", "401")])), errors.UnauthenticatedError, "401"),
         (frame(HEADERS, END | END_HEADERS, 1, OK + trailers(grpc_status="99")), errors.InternalError, "status 200"),
         (
+            frame(HEADERS, END | END_HEADERS, 1, OK + trailers(grpc_status="9" * 5000)),
+            errors.InternalError,
+            "status 200",
+        ),
+        (
+            frame(HEADERS, END | END_HEADERS, 1, OK + trailers(grpc_status="5", retry_after="9" * 5000)),
+            errors.ModelNotFoundError,
+            "no reason",
+        ),
+        (
             frame(HEADERS, END | END_HEADERS, 1, OK + trailers(grpc_status="5", grpc_message="gr%C3%BC%C3%9Fe 100%25")),
             errors.ModelNotFoundError,
             "grüße 100%",

@@ -181,6 +181,7 @@ def test_raw_tensors_of_another_length_are_a_protocol_error(data: bytes, datatyp
         (b"[]", {}),
         (b"nope", {}),
         (b"{}", {"inference-header-content-length": "9"}),
+        (b"{}", {"inference-header-content-length": "9" * 5000}),
         (b'{"outputs": [{"name": "y", "datatype": "FP32", "shape": [2], "data": [1]}]}', {}),
         (b'{"outputs": [{"name": "y", "datatype": "INT8", "shape": [1], "data": [1000]}]}', {}),
         (b'{"outputs": [{"name": "y", "datatype": "FP32", "shape": ["a"], "data": [1]}]}', {}),

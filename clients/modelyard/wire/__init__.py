@@ -39,7 +39,7 @@ from modelyard.wire._tensors import (
     tensor_to_array,
 )
 from modelyard.wire._tfrecord import crc32c, frame_record, read_records
-from modelyard.wire._varint import varint
+from modelyard.wire._varint import decimal, varint
 
 __all__ = [
     "DType",
@@ -58,6 +58,7 @@ __all__ = [
     "cast_unchanged",
     "config_pb2",
     "crc32c",
+    "decimal",
     "descriptor_pool",
     "dtype_by_enum",
     "dtype_by_name",

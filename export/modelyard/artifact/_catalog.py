@@ -15,10 +15,10 @@ from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, read
 from modelyard.artifact._repository import AnyVersion, ModelVersion, list_versions
 from modelyard.artifact._signing import SIGNATURE_NAME, TrustedKey, check_signature
 from modelyard.errors import ArtifactError, ManifestError, ModelNotFoundError
+from modelyard.wire import decimal
 
 #: Of every export, with its times.
 _REPORT = "report.html"
-_MAX_DIGITS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +140,7 @@ def find_version(model_dir: Location, name: str) -> AnyVersion:
     """
     versions = {version.number: version for version in _versions_of(model_dir)}
     labels = read_labels(model_dir)
-    # Of thousands of digits Python makes no number, and no folder has such a name.
-    is_number = name.isascii() and name.isdecimal() and len(name) < _MAX_DIGITS
-    number = int(name) if is_number else labels.get(name)
+    number = labels.get(name) if (typed := decimal(name)) is None else typed
     if name == "latest" and versions:
         number = max(versions)
     if number is None or number not in versions:

@@ -95,7 +95,7 @@ def done_rows(output: str) -> set[int]:
         return done
     except OSError as exc:
         raise _unwritable(output, exc) from exc
-    except (ValueError, KeyError, TypeError) as exc:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as exc:
         raise ConfigurationError(f"Cannot go on with {output}: it holds something else than our JSON lines.") from exc
     return done
 

@@ -14,6 +14,8 @@ Metadata = Mapping[str, str]
 #: Header names whose values no representation shows, whatever their case.
 _SECRET_NAMES = ("authorization", "cookie", "key", "password", "secret", "token")
 _MASK = "***"
+#: What sockets and locks can wait: some 30 years.
+_LONGEST_S = 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,7 @@ class RetryOptions:
             raise ConfigurationError(f"Expected one attempt or more; received attempts={self.attempts!r}.")
         for name in ("first_pause_s", "longest_pause_s", "budget", "budget_ratio"):
             value = getattr(self, name)
-            if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
+            if not (isinstance(value, (int, float)) and 0 <= value < math.inf):
                 raise ConfigurationError(f"Expected a number of 0 or more; received {name}={value!r}.")
 
 
@@ -175,8 +177,10 @@ class ClientOptions:
 
 
 def check_seconds(value: float, name: str) -> None:
-    if isinstance(value, bool) or not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
-        raise ConfigurationError(f"Expected {name} in seconds, more than 0; received {value!r}.")
+    if isinstance(value, bool) or not (isinstance(value, (int, float)) and 0 < value <= _LONGEST_S):
+        raise ConfigurationError(
+            f"Expected {name} in seconds, more than 0 and at most {_LONGEST_S:,.0f}; received {value!r}."
+        )
 
 
 def _is_header(name: object, value: object) -> bool:

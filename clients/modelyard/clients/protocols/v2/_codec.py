@@ -19,7 +19,7 @@ import numpy.typing as npt
 from modelyard.clients.protocols import DEFAULT_SIGNATURE, Answer, PredictCall, Target, parse, parse_json, quote_bytes
 from modelyard.clients.values import ModelMetadata, Prediction, SignatureInfo, TensorInfo, array_json
 from modelyard.errors import InvalidInputError, ProtocolError, RequestTooLargeError, UnsupportedError
-from modelyard.wire import OIP_DATATYPES, OIP_DTYPES, dtype_by_name, dtype_by_numpy, inference_pb2, varint
+from modelyard.wire import OIP_DATATYPES, OIP_DTYPES, decimal, dtype_by_name, dtype_by_numpy, inference_pb2, varint
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -108,9 +108,10 @@ def infer_json(call: PredictCall, arrays: Arrays, *, binary: bool) -> tuple[byte
 def prediction_from_answer(answer: Answer, call: PredictCall) -> Prediction:
     """Decodes the answer of a REST infer, with or without binary tensors."""
     length = answer.headers.get(JSON_LENGTH, str(len(answer.body)))
-    if not (length.isascii() and length.isdecimal()) or int(length) > len(answer.body):
+    end = decimal(length)
+    if end is None or end > len(answer.body):
         raise ProtocolError(f"The header {JSON_LENGTH} is {length!r}, of a body of {len(answer.body)} bytes.")
-    text, tail = answer.body[: int(length)], memoryview(answer.body)[int(length) :]
+    text, tail = answer.body[:end], memoryview(answer.body)[end:]
     document = parse_json(text)
     try:
         outputs = {}
@@ -194,10 +195,11 @@ def raw_to_array(data: bytes | memoryview, datatype: str, shape: Sequence[int], 
 
 
 def _prediction(outputs: dict[str, npt.NDArray[Any]], model: str, version: str, call: PredictCall) -> Prediction:
+    number = decimal(version)
     return Prediction(
         outputs=outputs,
         model=model or call.target.model,
-        version=int(version) if version.isascii() and version.isdecimal() else call.target.version,
+        version=call.target.version if number is None else number,
         signature=call.signature or DEFAULT_SIGNATURE,
     )
 
@@ -211,7 +213,7 @@ def _metadata(
     signature: str,
 ) -> ModelMetadata:
     signature = signature or DEFAULT_SIGNATURE
-    numbers = [int(version) for version in versions if version.isascii() and version.isdecimal()]
+    numbers = [number for version in versions if (number := decimal(version)) is not None]
     info = SignatureInfo(name=signature, method="", inputs=_tensors(inputs), outputs=_tensors(outputs))
     return ModelMetadata(
         model=name or target.model,

@@ -32,7 +32,7 @@ from modelyard.clients.values import (
     to_arrays,
 )
 from modelyard.errors import InvalidRequestError, ModelNotFoundError, ModelyardError, ProtocolError, UnavailableError
-from modelyard.wire import INFERENCE_SERVICE, inference_pb2
+from modelyard.wire import INFERENCE_SERVICE, decimal, inference_pb2
 
 _BINARY_EXTENSION = "binary_tensor_data"
 _Described = Generator[Call | Pause, Answer, tuple[ModelMetadata, tuple[str, ...]]]
@@ -56,7 +56,7 @@ class _V2Protocol(Protocol):
     def status(self, target: Target, at_most_s: float | None = None) -> Flow[ModelStatus]:
         """States of a model's versions: the protocol names those that are ready, and no others."""
         metadata, versions = yield from self._describe(target, "", at_most_s)
-        numbers = {int(version) for version in versions if version.isascii() and version.isdecimal()}
+        numbers = {number for version in versions if (number := decimal(version)) is not None}
         if target.version is not None:
             numbers &= {target.version} if numbers else set()
             numbers = numbers or {target.version}

@@ -21,6 +21,7 @@ from modelyard.clients.transport import Address, ClientOptions, Send
 from modelyard.clients.transport.lean._grpc_status import error_of_status
 from modelyard.clients.transport.lean._sockets import Connection, SocketPool, arm
 from modelyard.errors import ModelyardError, ProtocolError, UnavailableError
+from modelyard.wire import decimal
 
 _CHUNK = 1 << 18
 _HEAD = 5
@@ -121,8 +122,8 @@ class Codec:
         if stream.reset is not None:
             code = "DEADLINE_EXCEEDED" if late else _CODE_OF_RESET.get(stream.reset, "INTERNAL")
             details = f"the server broke the call off with HTTP/2's code {stream.reset}"
-        elif status is not None and status.isascii() and status.isdecimal() and int(status) < len(_CODES):
-            code, details = _CODES[int(status)], unquote(trailers.get("grpc-message", ""))
+        elif (number := decimal(status or "")) is not None and number < len(_CODES):
+            code, details = _CODES[number], unquote(trailers.get("grpc-message", ""))
         else:
             http = (dict(stream.headers) or trailers).get(":status", "none")
             code = _CODE_OF_HTTP.get(http, "UNKNOWN")

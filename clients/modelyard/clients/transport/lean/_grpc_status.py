@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from modelyard.errors import DeadlineExceededError, ModelyardError, UnavailableError
-from modelyard.wire import error_from_grpc
+from modelyard.wire import decimal, error_from_grpc
 
 _RETRY_AFTER = "retry-after"
 _PUSHBACK = "grpc-retry-pushback-ms"
@@ -25,6 +25,6 @@ def error_of_status(
 
 def _retry_after(trailers: Iterable[tuple[str, str | bytes]]) -> float | None:
     for name, value in trailers:
-        if name in (_RETRY_AFTER, _PUSHBACK) and isinstance(value, str) and value.isascii() and value.isdecimal():
-            return int(value) / (1000 if name == _PUSHBACK else 1)
+        if name in (_RETRY_AFTER, _PUSHBACK) and isinstance(value, str) and (number := decimal(value)) is not None:
+            return number / (1000 if name == _PUSHBACK else 1)
     return None
