@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from modelyard.training.run import InterruptGuard
+from tests.support.waiting import until
 
 
 def test_the_first_ctrl_c_asks_and_the_second_insists() -> None:
@@ -22,12 +23,27 @@ def test_sigterm_asks_for_an_exit_of_143_and_tells_at_once() -> None:
     with InterruptGuard() as guard:
         guard.on_request = lambda: told.append(guard.requested)
         signal.raise_signal(signal.SIGTERM)
-        assert (guard.requested, told) == (True, [True])
+        assert guard.requested
+        until(lambda: told == [True])
         stop = guard.stop()
         assert isinstance(stop, SystemExit) and stop.code == 143
         with pytest.raises(SystemExit):
             signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_who_is_told_may_need_what_the_interrupted_thread_holds() -> None:
+    lock, told = threading.Lock(), threading.Event()
+
+    def tell() -> None:
+        with lock:
+            told.set()
+
+    with InterruptGuard() as guard:
+        guard.on_request = tell
+        with lock:
+            signal.raise_signal(signal.SIGINT)
+        assert told.wait(30)
 
 
 def test_somebody_elses_handler_stays() -> None:

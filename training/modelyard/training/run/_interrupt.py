@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
 import threading
 from collections.abc import Callable
@@ -51,4 +52,5 @@ class InterruptGuard:
         if again:
             raise self._stop
         if self.on_request is not None:
-            self.on_request()
+            # Not here: what the signal has interrupted may hold a lock of TensorFlow's, for which the call would wait.
+            _thread.start_new_thread(self.on_request, ())
