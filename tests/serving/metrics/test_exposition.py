@@ -165,3 +165,13 @@ def test_callers_beyond_the_first_share_a_name() -> None:
         metrics.record_request("m", api="Predict", entrypoint="GRPC", status="OK", seconds=0.1, client=f"key {number}")
     rows = {dict(labels)["client"]: count for labels, count in metrics.snapshot()[":modelyard:serving:client_requests"]}
     assert (len(rows), rows["key 0"], rows["other"]) == (101, 1, 50)
+
+
+def test_numbers_that_are_none_are_on_the_page() -> None:
+    """As the largest error of a shadow that overflows: the other series must not go with it."""
+    metrics = Metrics()
+    for target, value in (("a", math.inf), ("b", -math.inf), ("c", math.nan)):
+        labels = {"model": "m", "target": target}
+        metrics.watch(":modelyard:serving:shadow_max_error", labels, lambda value=value: value)  # type: ignore[misc]
+    lines = [line.rpartition(" ")[2] for line in page_of(metrics).splitlines() if "shadow_max_error{" in line]
+    assert sorted(lines) == ["+Inf", "-Inf", "NaN"]

@@ -10,11 +10,12 @@ import pytest
 
 from modelyard.artifact import write_labels
 from modelyard.errors import ConfigurationError, InvalidModelSpecError, PredictionError, UnavailableError
-from modelyard.serving.config import LoadOptions, ModelConfig, TrafficOptions, WatchOptions
+from modelyard.serving.config import LoadOptions, ModelConfig, TrafficOptions, WatchOptions, read_traffic_file
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.repository import ModelManager
 from modelyard.serving.requests import Caller, ModelSpec
 from modelyard.serving.rollout import Rollout
+from modelyard.serving.rollout._store import RolledBack, read_rolled_back, write_rolled_back
 from modelyard.serving.servables import Servable, load_servable
 from tests.support.models import publish_affine
 from tests.support.waiting import until
@@ -129,6 +130,24 @@ def test_nobody_is_sent_to_what_is_not_loaded(manager: ModelManager, rollout: Ro
     ):
         pass
     assert rollout.rows()[1].failed == 0
+
+
+def test_a_rule_that_waits_forgets_no_rollback(manager: ModelManager, tmp_path: Path) -> None:
+    path, state = tmp_path / "traffic.config", tmp_path / "state.json"
+    targets = 'split { label: "stable" } split { version: 2 }'
+    path.write_text(f'model {{ name: "m" {targets} rollback {{ max_error_rate: 0.5 }} }}')
+    digest = read_traffic_file(path)["m"].digest
+    write_rolled_back(state, (RolledBack(model="m", target="2", version=2, rule=digest, reason="it failed"),))
+    rollout = Rollout(manager, Metrics(), TrafficOptions(path=path, state_file=state))
+    manager.start()
+    assert manager.wait_until_polled(WAIT_S)
+    rollout.step()
+    assert {row.state for row in rollout.rows()} == {"waiting"}
+    write_labels(tmp_path / "m", {"stable": 1})
+    until(lambda: manager.resolve(ModelSpec(name="m", label="stable")) == 1, WAIT_S)
+    rollout.step()
+    assert [row.state for row in rollout.rows()] == ["serving", "rolled back"]
+    assert [each.target for each in read_rolled_back(state)] == ["2"]
 
 
 def test_a_rule_for_a_model_that_is_not_served_is_named_once(

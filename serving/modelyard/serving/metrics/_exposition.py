@@ -7,6 +7,7 @@ built on these names must go on working.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from modelyard.serving.metrics._families import FAMILIES, Family
@@ -24,6 +25,8 @@ PROTOBUF = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFa
 _ZERO = 2.0**-128
 #: Beyond which values are integers that floats hold.
 _MAX_INT = float(1 << 53)
+#: What Prometheus calls numbers that are none.
+_SPECIAL = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 
 
 def exposition(snapshot: Snapshot, accept: str) -> tuple[str, bytes]:
@@ -105,6 +108,8 @@ def _escape(value: str) -> str:
 
 
 def _number(value: float) -> str:
+    if not math.isfinite(value):
+        return _SPECIAL[repr(value)]
     return str(int(value)) if value == int(value) and abs(value) < _MAX_INT else repr(value)
 
 

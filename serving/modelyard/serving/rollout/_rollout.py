@@ -253,20 +253,17 @@ class Rollout:
             _LOG.info("traffic rules: %s", "; ".join(_describe(rule) for rule in rules.values()) or "none")
         self._wanted = rules
         self._complain_of_names(rules)
-        states = dict(self._states)
-        for name in [name for name in states if name not in rules]:
-            del states[name]
+        states = {name: state for name, state in self._states.items() if name in rules}
         for name, rule in rules.items():
             known = states.get(name)
             same = known is not None and known.rule == rule
-            if known is not None and same and known.stable.serving is not None:
+            if same and known is not None and known.stable.serving is not None:
                 continue
             loaded = self._manager.ready(name) or self._manager.is_settled(name)
             if loaded and self._manager.resolve(_spec(rule)) is None:
                 # Until then requests are answered as before: neither by errors, nor all by a canary.
                 self._complaints.say(name, f"model {name}: its traffic rule begins when {rule.stable.name} can answer")
                 if same:
-                    # It was in force while versions still loaded, and this one has not come.
                     del states[name]
                 continue
             self._complaints.say(name, "")
@@ -361,14 +358,17 @@ class Rollout:
 
     def _remember(self) -> None:
         """Keeps what is rolled back for the next run."""
-        self._remembered = tuple(
+        # Of rules that wait for their stable version, what was rolled back before stays so.
+        waits = {name: rule.digest for name, rule in self._wanted.items() if not self._in_force(name)}
+        waiting = tuple(each for each in self._remembered if waits.get(each.model) == each.rule)
+        self._remembered = waiting + tuple(
             RolledBack(
                 model=name,
                 target=target.name,
                 version=target.serving,
                 rule=state.rule.digest,
                 reason=target.rolled_back,
-            )
+            )  # fmt: skip
             for name, state in self._states.items()
             for target in state.targets.values()
             if target.rolled_back
