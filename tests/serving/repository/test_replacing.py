@@ -12,7 +12,7 @@ import pytest
 from modelyard.artifact import RemotePath
 from modelyard.errors import LoadError, UnavailableError
 from modelyard.serving import LoadOptions, ModelConfig, ModelSpec, Servable, VersionState, WatchOptions, load_servable
-from modelyard.serving.repository import Admin, ModelManager, ModelWatcher
+from modelyard.serving.repository import Admin, ModelManager, ModelWatcher, Version
 from tests.support.models import publish_affine
 from tests.support.waiting import until
 
@@ -59,14 +59,20 @@ def test_a_failed_replacement_leaves_no_mark_on_the_good_version(config: ModelCo
     assert watcher.stop()
 
 
-def test_a_replaced_version_that_still_computes_is_seen(config: ModelConfig, tmp_path: Path) -> None:
-    """Its batch may never end: then it is suspended as any other, and its model goes on being polled."""
+def replaced(config: ModelConfig, tmp_path: Path) -> tuple[ModelWatcher, Version]:
+    """A model whose version was replaced while a request holds it."""
     watcher = ModelWatcher(config, load, WatchOptions(poll_wait_s=0.01))
     watcher.start()
     assert watcher.wait_until_polled(WAIT_S)
     first = watcher.lend(MODEL)
     watcher.configure(replace(config, base_path=tmp_path / "other"))
     until(lambda: len(watcher.loaded()) == 2, WAIT_S, "loading the new version")
+    return watcher, first
+
+
+def test_a_replaced_version_that_still_computes_is_seen(config: ModelConfig, tmp_path: Path) -> None:
+    """Its batch may never end: then it is suspended as any other, and its model goes on being polled."""
+    watcher, first = replaced(config, tmp_path)
     watcher.suspend(first.loaded, UnavailableError("it takes too long"))
     publish_affine(tmp_path / "other", slope=3.0, intercept=0.0)
     until(lambda: watcher.is_available(2), WAIT_S, "polling again")
@@ -78,12 +84,7 @@ def test_a_replaced_version_that_still_computes_is_seen(config: ModelConfig, tmp
 
 
 def test_a_replaced_version_is_given_up_with_its_model(config: ModelConfig, tmp_path: Path) -> None:
-    watcher = ModelWatcher(config, load, WatchOptions(poll_wait_s=0.01))
-    watcher.start()
-    assert watcher.wait_until_polled(WAIT_S)
-    first = watcher.lend(MODEL)
-    watcher.configure(replace(config, base_path=tmp_path / "other"))
-    until(lambda: len(watcher.loaded()) == 2, WAIT_S, "loading the new version")
+    watcher, first = replaced(config, tmp_path)
     assert not watcher.stop(0.1)
     watcher.give_back(first)
     until(lambda: not watcher.loaded(), WAIT_S, "unloading both")

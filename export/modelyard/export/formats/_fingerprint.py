@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,12 +35,6 @@ class Digest:
             else:
                 content = part if isinstance(part, bytes) else repr(part).encode()
             self._sha.update(len(content).to_bytes(8, "big") + content)
-
-    def add_files(self, path: Path) -> None:
-        """Adds a file, or those of a folder."""
-        for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if each.is_file():
-                self.add(each.relative_to(path).as_posix(), each.read_bytes())
 
     def hex(self) -> str:
         """The digest, shortened."""

@@ -104,8 +104,7 @@ def _fingerprint(reference: Reference, options: ExportOptions, calibration: Veri
         if function is not None:
             digest.add_function(function.get_concrete_function())
     for format, path in sorted(source.files.items()):
-        digest.add(format)
-        digest.add_files(path)
+        digest.add(format, _digests(path) if path.is_dir() else path.read_bytes())
     for signature, inputs in sorted({} if calibration is None else calibration.inputs.items()):
         for name, array in sorted(inputs.items()):
             digest.add(signature, name, np.asarray(array))

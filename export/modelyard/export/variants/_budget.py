@@ -6,7 +6,7 @@ import numpy as np
 
 from modelyard.artifact import Refusal, format_key
 from modelyard.export.publish import Budget
-from modelyard.export.sources import FLOATS, Reference
+from modelyard.export.sources import FLOATS, Reference, is_constant
 from modelyard.export.verification import Verification
 
 
@@ -67,7 +67,7 @@ def _shows_classes(reference: Reference, name: str) -> bool:
     answers = next(iter(reference.outputs[name].values()))
     for spec in reference.source.signatures[name].outputs:
         values = answers.get(spec.name)
-        if spec.dtype in FLOATS or values is None or np.array_equal(values, values[:1].repeat(len(values), axis=0)):
+        if spec.dtype in FLOATS or values is None or is_constant(values):
             continue
         if not any(np.array_equal(values, array) for array in inputs):
             return True

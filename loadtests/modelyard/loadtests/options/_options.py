@@ -183,18 +183,20 @@ _share = _number(lambda value: 0 <= value <= 1, "a share from 0 to 1")
 fraction = _number(lambda value: 0 < value < 1, "a share above 0 and below 1, such as 0.05")
 
 
-def whole(text: str) -> int:
-    """Read a whole number, 1 or more, from a command line."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"received {text!r}; expected a whole number, 1 or more")
-    return int(text)
+def _whole_from(least: int) -> Callable[[str], int]:
+    """A type for argparse: whole numbers."""
+
+    def read(text: str) -> int:
+        with contextlib.suppress(ValueError):
+            if text.isdecimal() and int(text) >= least:
+                return int(text)
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected a whole number, {least} or more")
+
+    return read
 
 
-def natural(text: str) -> int:
-    """Read a whole number, 0 or more, from a command line."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"received {text!r}; expected a whole number, 0 or more")
-    return int(text)
+whole = _whole_from(1)
+natural = _whole_from(0)
 
 
 def duration(text: str) -> float:
