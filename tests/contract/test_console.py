@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from modelyard.training.data import load_fashion_mnist
+from tests.support.pages import text_of
 from tests.support.server import RunningServer, free_port, run_to_end, serve, without
 
 FASHION, AFFINE, WORDS = (f"/console/models/{name}" for name in ("fashion", "affine", "words"))
@@ -30,11 +31,6 @@ def get(server: RunningServer, path: str) -> httpx.Response:
 def send(server: RunningServer, path: str, fields: dict[str, str], *files: tuple[str, bytes], **headers: str):
     parts = [("files", file) for file in files] or [("files", ("", b""))]
     return httpx.post(server.rest_url + path, data=fields, files=parts, headers=headers, trust_env=False)
-
-
-def text_of(page: str) -> str:
-    """What a page says, without its tags."""
-    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).split())
 
 
 def png(index: int) -> bytes:

@@ -1,7 +1,8 @@
-"""Blocks of code of documentation pages."""
+"""Pages: blocks of code of the documentation, and what a page of HTML says."""
 
 from __future__ import annotations
 
+import html
 import re
 from pathlib import Path
 
@@ -16,3 +17,8 @@ def all_blocks(page: str) -> list[tuple[str, str]]:
 
 def blocks(page: str, language: str) -> list[str]:
     return [text for kind, text in all_blocks(page) if kind == language]
+
+
+def text_of(page: str) -> str:
+    """What a page says, without its tags."""
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).split())

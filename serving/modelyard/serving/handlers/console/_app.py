@@ -138,9 +138,12 @@ class ConsoleApp:
         )
 
     async def _try(self, request: HttpRequest, name: str) -> Answer:
-        # Browsers say where a form was; one of another site may not spend this user's quota.
-        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            raise InvalidRequestError("This form was sent by another site; open the console and send it from there.")
+        # It may not spend this user's quota.
+        if request.is_foreign:
+            raise InvalidRequestError(
+                "This form was sent by another site; open the console and send it from there. A proxy in front of the "
+                "server has to pass the header field Host on."
+            )
         if len(request.body) > _MAX_FORM_BYTES:
             raise RequestTooLargeError(
                 f"The form has {len(request.body)} bytes; expected at most {_MAX_FORM_BYTES}. Call the REST API itself "

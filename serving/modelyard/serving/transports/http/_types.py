@@ -16,6 +16,9 @@ _LOG = logging.getLogger("modelyard.serving.rest")
 
 Headers = list[tuple[bytes, bytes]]
 
+#: They change nothing, and browsers keep answers from pages of other sites (RFC 9110, section 9.2.1).
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
 
 # Made for every request: a frozen dataclass would set each of its attributes by a call.
 @dataclass(kw_only=True, slots=True)
@@ -50,11 +53,31 @@ class HttpRequest:
     certificate: bytes | None = None
 
     @property
+    def is_foreign(self) -> bool:
+        """Whether a page of another site had a browser send this."""
+        site = self.headers.get("sec-fetch-site")
+        if site is not None:
+            return site not in ("same-origin", "none")
+        # Browsers leave that out over plain http.
+        origin = self.headers.get("origin")
+        return origin is not None and origin.partition("://")[2] != self.headers.get("host")
+
+    @property
     def credentials(self) -> Credentials:
+        """What the caller presents.
+
+        Without what browsers add to requests of any page: a name and password that a person once gave for this
+        server, and certificates.
+        """
+        authorization, certificate = self.headers.get("authorization"), self.certificate
+        if self.is_foreign and self.method not in _SAFE_METHODS:
+            certificate = None
+            if authorization is not None and authorization[:6].lower() == "basic ":
+                authorization = None
         return Credentials(
-            authorization=self.headers.get("authorization"),
+            authorization=authorization,
             key=self.headers.get("x-api-key"),
-            certificate=self.certificate,
+            certificate=certificate,
             # A browser sends requests of any page that it shows: they do not count as from this machine.
             host=None if "origin" in self.headers else self.client,
         )
