@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jwt
@@ -15,8 +17,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from modelyard.errors import ConfigurationError, UnauthenticatedError
+from modelyard.serving.access import _jwt
 from modelyard.serving.access._jwt import Tokens
 from modelyard.serving.access._principals import ALGORITHMS, JwtOptions
+from tests.support.access import bearer, entry, key_of, send
+from tests.support.models import publish_affine
+from tests.support.server import serve
 
 
 @dataclass
@@ -27,6 +33,8 @@ class Issuer:
     asked: int = 0
     url: str = ""
     body: bytes | None = None
+    #: Between two bytes of an answer.
+    pause_s: float = 0.0
 
     def answer(self) -> bytes:
         self.asked += 1
@@ -49,12 +57,20 @@ def issuer() -> Iterator[Issuer]:
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(found.answer())
+            body = found.answer()
+            if not found.pause_s:
+                self.wfile.write(body)
+                return
+            with contextlib.suppress(OSError):
+                for byte in body:
+                    self.wfile.write(bytes([byte]))
+                    time.sleep(found.pause_s)
 
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         found.url = f"http://127.0.0.1:{server.server_address[1]}/jwks"
@@ -88,3 +104,39 @@ def test_keys_are_fetched_again_when_a_token_names_another(issuer: Issuer) -> No
     with pytest.raises(ConfigurationError, match="more than 1048576 bytes"):
         tokens.refresh()
     assert tokens.claims(issuer.token("2"))["sub"] == "s"
+
+
+def test_an_issuer_has_no_longer_than_the_timeout_for_all_of_its_answer(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_jwt, "_TIMEOUT_S", 0.5)
+    issuer.pause_s = 0.05
+    options = JwtOptions(jwks=issuer.url, issuer="i", audience="a", algorithms=ALGORITHMS)
+    started = time.monotonic()
+    with pytest.raises(ConfigurationError, match="not whole within 0.5 s"):
+        Tokens(options)
+    assert time.monotonic() - started < 3
+
+
+def test_a_key_is_taken_back_and_a_stop_ends_while_an_issuer_answers_slowly(issuer: Issuer, tmp_path: Path) -> None:
+    publish_affine(tmp_path / "affine", slope=2.0, intercept=1.0)
+    file = tmp_path / "access.toml"
+    tokens = f'[jwt]\njwks = "{issuer.url}"\nissuer = "i"\naudience = "a"\n'
+    file.write_text(entry("shop", "predict") + tokens)
+    flags = [f"--access_file={file}"]
+    with serve(tmp_path / "affine", model="affine", log_dir=tmp_path, flags=flags, wait=False) as server:
+
+        def status(token: str) -> int:
+            return send(server, "POST /v1/models/affine:predict", headers=bearer(token))[0]
+
+        server.wait_until(lambda: status(key_of("shop")) == 200, 60, "the key is good")
+        issuer.pause_s = 3.0
+        stranger = {"iss": "i", "aud": "a", "exp": time.time() + 60}
+        # Anybody has the issuer asked.
+        unknown = jwt.encode(stranger, issuer.keys["1"], algorithm="ES256", headers={"kid": "unknown"})
+        assert status(unknown) == 401
+        server.wait_until(lambda: issuer.asked == 2, 20, "the issuer is asked again")
+        file.write_text(entry("other", "predict") + tokens)
+        server.wait_until(lambda: status(key_of("shop")) == 401, 5, "the key is taken back")
+        server.process.terminate()
+        assert server.process.wait(8) == 0

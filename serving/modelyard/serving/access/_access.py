@@ -159,6 +159,14 @@ class Access:
             with self._complaints.about("access stays as it was"):
                 self._load(self._file)
 
+    def look_at_tokens(self) -> None:
+        """Fetches the keys of web tokens where it is time; those in force stay where that fails, which is logged."""
+        known = self._known
+        if known is not None and known.tokens is not None:
+            with self._complaints.about("the keys of web tokens stay as they were"):
+                if known.tokens.refresh():
+                    _LOG.info("%s: the keys of web tokens have changed", self._file)
+
     def _load(self, file: Path) -> None:
         before = self._known
         try:
@@ -166,8 +174,6 @@ class Access:
         except OSError as exc:
             raise ConfigurationError(f"--access_file={file} cannot be read: {exc}.") from exc
         if before is not None and content == self._content:
-            if before.tokens is not None and before.tokens.refresh():
-                _LOG.info("%s: the keys of web tokens have changed", file)
             return
         rules = read_rules(file, content, None if before is None else before.rules)
         tokens = None if before is None else before.tokens

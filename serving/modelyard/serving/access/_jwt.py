@@ -95,9 +95,15 @@ class Tokens:
 
 
 def _download(url: str) -> bytes:
+    # The timeout of a socket is for each of its reads.
+    end = time.monotonic() + _TIMEOUT_S
+    data = bytearray()
     # The file that names it allows https, and http to this machine.
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
-        data: bytes = answer.read(_MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
-        raise ValueError(f"more than {_MAX_BYTES} bytes")
-    return data
+        while piece := answer.read1(_MAX_BYTES):
+            data += piece
+            if len(data) > _MAX_BYTES:
+                raise ValueError(f"more than {_MAX_BYTES} bytes")
+            if time.monotonic() > end:
+                raise TimeoutError(f"the answer was not whole within {_TIMEOUT_S:g} s")
+    return bytes(data)

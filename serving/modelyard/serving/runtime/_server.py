@@ -137,7 +137,7 @@ class Server:
                 f"{options.port}{tls}" if options.port else "off",
                 f"{options.rest_api_port}{tls if options.rest_tls else ''}" if options.rest_api_port else "off",
             )
-            tasks.append(asyncio.create_task(security.watch()))
+            security.start()
             if self._alone:
                 tasks.append(asyncio.create_task(return_memory(resident_bytes)))
             manager.start()
@@ -158,6 +158,7 @@ class Server:
         finally:
             for task in tasks:
                 task.cancel()
+            security.stop()
             await asyncio.gather(*(transport.stop(lifecycle.drain_s) for transport in started))
             if watchdog is not None:
                 watchdog.stop()
