@@ -28,7 +28,7 @@ MAX_ELEMENTS = 1 << 31
 #: More dimensions than this numpy does not have.
 MAX_RANK = 64
 #: Repeating the last value lets a few bytes ask for any amount of memory: up to here they get it.
-MAX_FILLED_BYTES = 1 << 28
+MAX_FILLED_BYTES = 1 << 26
 
 
 def as_wire_array(value: Any, *, expected: str = "text or bytes in a string tensor") -> npt.NDArray[Any]:

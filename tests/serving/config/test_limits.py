@@ -35,11 +35,6 @@ def test_defaults_and_no_limits() -> None:
             "--body_timeout_seconds=1",
             "--body_timeout_seconds=1.0 is no limit of --transport=python",
         ),
-        (
-            "python",
-            "--max_inflight_bytes=1",
-            "--max_inflight_bytes=1 is no limit of --transport=python",
-        ),
         ("python", "--max_header_bytes=100", "expected 8192 or more"),
         ("python", "--idle_timeout_seconds=-1", "expected 0 or more"),
     ],

@@ -34,9 +34,8 @@ class TransportLimits:
     max_inflight_bytes: int = flag(
         "max_inflight_bytes", 1 << 30,
         "bytes of requests that the server may be reading or answering; more are refused with 503 or "
-        "RESOURCE_EXHAUSTED and asked to come back, by what they say of their size, before it is taken (0: any "
-        "number; native only)",
-        native_only=True,
+        "RESOURCE_EXHAUSTED and asked to come back, by what they say of their size, before it is taken (native only), "
+        "and so many bytes more that they become by decompressing and decoding (0: any number)",
     )  # fmt: skip
     max_connections: int = flag(
         "max_connections", 10_000,

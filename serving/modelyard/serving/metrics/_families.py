@@ -95,7 +95,8 @@ FAMILIES: Sequence[Family] = (
     # The process.
     Family(f"{_OURS}requests_in_flight", "gauge", "Requests for predictions that are waiting or being computed."),
     Family(f"{_OURS}request_bytes_in_flight", "gauge",
-           "Bytes of requests that the native core is reading or answering."),
+           "Bytes of requests that the native core is reading or answering, and that they became by decompressing and "
+           "decoding."),
     Family(f"{_OURS}connections", "gauge", "Connections that are open (native core)."),
     Family(f"{_OURS}request_records_dropped", "counter",
            "Answered requests that are missing in the access log, the slow-request log or the traces."),

@@ -1,5 +1,6 @@
 """From a request to an answer, for whichever protocol."""
 
+from modelyard.serving.prediction._budget import Charge
 from modelyard.serving.prediction._inference import Classification, InferenceTask, Regression
 from modelyard.serving.prediction._log import PredictionLogs
 from modelyard.serving.prediction._messages import (
@@ -23,6 +24,7 @@ from modelyard.serving.prediction._predictor import Predictor
 from modelyard.serving.prediction._warmup import warm_up
 
 __all__ = [
+    "Charge",
     "Classification",
     "InferenceTask",
     "ModelMetadata",

@@ -22,6 +22,7 @@ from modelyard.errors import (
 )
 from modelyard.serving.batching import Batcher, Done, ModelThreads, Task
 from modelyard.serving.metrics import Metrics, ModelStatistics
+from modelyard.serving.prediction._budget import Budget, Charge
 from modelyard.serving.prediction._inference import (
     Classification,
     InferenceTask,
@@ -67,6 +68,7 @@ class Predictor:
         max_batch_rows: Rows that are computed together at most.
         max_queued_requests: Requests of one model that may wait; 0 for any number.
         max_queue_delay_s: Seconds that a request may have to wait; 0 for any time.
+        max_bytes: Bytes that requests may become beyond what was sent, all together; 0 for any number.
         rollout: Chooses the version of requests that name none; None for the newest.
         statistics: Counts the requests of all protocols.
         logs: Writes what models log; None for nothing.
@@ -83,6 +85,7 @@ class Predictor:
         max_batch_rows: int = _MAX_ROWS,
         max_queued_requests: int = 0,
         max_queue_delay_s: float = 0.0,
+        max_bytes: int = 0,
         statistics: ModelStatistics | None = None,
         rollout: Rollout | None = None,
         logs: PredictionLogs | None = None,
@@ -103,6 +106,8 @@ class Predictor:
             max_delay_s=max_queue_delay_s,
         )
         self._workers = Workers(new_threads, metrics)
+        #: Bytes that requests became beyond what was sent.
+        self.budget = Budget(max_bytes, partial(metrics.refuse, "bytes"))
         #: Counts the requests of all protocols.
         self.statistics = statistics or ModelStatistics()
         self._batcher = Batcher(metrics, self.statistics, max_rows=max_batch_rows)
@@ -156,6 +161,7 @@ class Predictor:
         loop = asyncio.get_running_loop()
         arrived_ns = time.perf_counter_ns()
         watcher = version = None
+        charge = self.budget.charge()
         try:
             if self.rollout is not None:
                 request, encode, done = self.rollout.begin(request, encode, done)
@@ -166,21 +172,22 @@ class Predictor:
             plan = plan_of(version.loaded, request.spec.signature_name, request.output_filter, self._metrics)
             if request.caller is not None and request.caller.facts is not None:
                 _note(request.caller.facts, plan.servable, plan.name)
-            back = partial(_deliver, watcher, version, loop, done)
+            back = partial(_deliver, watcher, version, charge, loop, done)
             threads = self._workers.of(plan.servable.name)
             task = Task(
                 inputs={}, rows=1, encode=encode, done=back, caller=request.caller,
                 arrived_ns=arrived_ns, started_ns=arrived_ns, decoded_ns=arrived_ns,
             )  # fmt: skip
             if request.small and plan.signature.decode is None:
-                self._decode(plan, request, task)
+                self._decode(plan, request, task, charge)
                 self._batcher.submit(plan, threads, task)
             else:
                 # Large bodies and what is encoded are decoded where they do not hold anybody up.
-                decode = partial(self._decode, plan, request, task)
+                decode = partial(self._decode, plan, request, task, charge)
                 future = self._workers.run(threads, request.caller, request.size, decode)
                 future.add_done_callback(partial(self._prepared, plan, threads, task))
         except Exception as exc:
+            charge.release()
             if watcher is not None and version is not None:
                 watcher.give_back(version)
             done(None, exc)
@@ -194,7 +201,7 @@ class Predictor:
         except Exception as exc:
             task.done(None, exc)
 
-    def _decode(self, plan: Plan, request: PredictRequest, task: Task) -> None:
+    def _decode(self, plan: Plan, request: PredictRequest, task: Task, charge: Charge) -> None:
         task.started_ns = time.perf_counter_ns()
         inputs: Arrays | None = None
         try:
@@ -208,7 +215,9 @@ class Predictor:
             task.rows = plan.rows(inputs)
             if request.caller is not None and request.caller.charge is not None:
                 request.caller.charge(task.rows)
-            task.inputs = plan.servable.decoded(plan.signature, inputs)
+            decoded = plan.servable.decoded(plan.signature, inputs)
+            charge.take(sum(array.nbytes for array in decoded.values()) - request.size)
+            task.inputs = decoded
         except ModelyardError as exc:
             self._batcher.failed(plan, task, exc)
             names = inputs if inputs is not None else request.names() if request.names else ()
@@ -377,11 +386,13 @@ def _note(facts: Facts, servable: Servable, signature: str) -> None:
 def _deliver(
     watcher: ModelWatcher,
     version: Version,
+    charge: Charge,
     loop: asyncio.AbstractEventLoop,
     done: Done,
     result: object,
     error: BaseException | None,
 ) -> None:
+    charge.release()
     watcher.give_back(version)
     # Without a loop no caller waits, and the version must be given back all the same.
     if not loop.is_closed():

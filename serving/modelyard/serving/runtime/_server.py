@@ -92,6 +92,7 @@ class Server:
             max_batch_rows=options.max_batch_rows,
             max_queued_requests=options.max_queued_requests,
             max_queue_delay_s=options.max_queue_delay_s,
+            max_bytes=options.limits.max_inflight_bytes,
             statistics=statistics,
             rollout=rollout,
             logs=logs,

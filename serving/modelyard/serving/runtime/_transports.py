@@ -150,7 +150,7 @@ def _native_core(parts: Parts) -> NativeCore:
     core.record(parts.telemetry)
     core.answer_usual(parts.manager, parts.metrics, predictor.statistics, predictor.rollout)
     parts.metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting + core.waiting)
-    core.watch(parts.metrics)
+    core.watch(parts.metrics, lambda: predictor.budget.used)
     return core
 
 

@@ -20,9 +20,9 @@ from modelyard.serving.handlers.oip._parameters import SIGNATURE_PARAMETER
 from modelyard.serving.handlers.oip._rest_codec import JSON, LENGTH_KEY, answer_of, compressed, read_call
 from modelyard.serving.handlers.oip._service import EXTENSIONS, SERVER_NAME, OipService, document_of
 from modelyard.serving.handlers.oip._types import InferRequest
-from modelyard.serving.handlers.rest import admit, counted, hints_of, parse_object, quote
+from modelyard.serving.handlers.rest import admit, counted, hints_of, objects_size, parse_object, quote
 from modelyard.serving.metrics import Metrics
-from modelyard.serving.prediction import SMALL_BYTES, Predictor
+from modelyard.serving.prediction import SMALL_BYTES, Charge, Predictor
 from modelyard.serving.transports.http import Answer, HttpLimits, HttpRequest
 from modelyard.wire import http_status_of
 
@@ -198,16 +198,19 @@ class OipRest:
         name, version = groups
         length, depth = request.headers.get(_JSON_LENGTH), self._options.max_json_depth
 
-        def read() -> InferRequest:
+        def read(charge: Charge) -> InferRequest:
             body = self._plain(request)
+            charge.take(objects_size(body) + len(body) - len(request.body))
             call = read_call(body, length, name, version, max_depth=depth)
             return replace(call, caller=request.caller, size=len(body), small=len(body) <= SMALL_BYTES)
 
         with counted(self._metrics, self._access, request, model=name, api="infer"):
             try:
+                # Until it is answered: the body's objects live as long.
                 async with asyncio.timeout(self._limits.timeout_s):
-                    call = await self._offload(request, read, model=name)
-                    return await self._service.infer(call, partial(answer_of, strict=self._options.strict_json))
+                    with self._predictor.budget.charge() as charge:
+                        call = await self._offload(request, partial(read, charge), model=name)
+                        return await self._service.infer(call, partial(answer_of, strict=self._options.strict_json))
             except TimeoutError as exc:
                 raise self._limits.late() from exc
 

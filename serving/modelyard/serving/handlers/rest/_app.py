@@ -17,6 +17,7 @@ from modelyard.serving.access import Access
 from modelyard.serving.config import ServerOptions
 from modelyard.serving.handlers.rest import _examples, _predict
 from modelyard.serving.handlers.rest._inflate import inflate
+from modelyard.serving.handlers.rest._json import objects_size
 from modelyard.serving.handlers.rest._types import (
     JSON,
     HttpHandler,
@@ -27,7 +28,14 @@ from modelyard.serving.handlers.rest._types import (
 )
 from modelyard.serving.handlers.rest._urls import NoSuchUrl, Route, parse_route
 from modelyard.serving.metrics import Metrics
-from modelyard.serving.prediction import SIGNATURE_DEF_FIELD, SMALL_BYTES, ModelMetadata, Predictor, status_response
+from modelyard.serving.prediction import (
+    SIGNATURE_DEF_FIELD,
+    SMALL_BYTES,
+    Charge,
+    ModelMetadata,
+    Predictor,
+    status_response,
+)
 from modelyard.serving.requests import Arrays, PredictRequest
 from modelyard.serving.transports.http import Answer, HttpLimits, HttpRequest
 from modelyard.wire import serving_pb2
@@ -125,8 +133,14 @@ class RestApp:
         return _examples.regress_answer(self._predictor.regress(spec, body.examples))
 
     async def _predict(self, route: Route, request: HttpRequest) -> str:
+        # Until it is answered: the body's objects live as long.
+        with self._predictor.budget.charge() as charge:
+            return await self._predict_within(charge, route, request)
+
+    async def _predict_within(self, charge: Charge, route: Route, request: HttpRequest) -> str:
         def parse() -> tuple[_predict.PredictBody, int]:
             data = self._plain(request)
+            charge.take(objects_size(data) + len(data) - len(request.body))
             return _predict.parse_body(data, max_depth=self._options.max_json_depth), len(data)
 
         small = not _is_packed(request) and len(request.body) <= SMALL_BYTES

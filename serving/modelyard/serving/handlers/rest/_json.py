@@ -39,6 +39,8 @@ MAX_VALUES = 1 << 24
 #: The same for values that no function of Python reads: the GIL is held throughout, for some 100 ms.
 _MAX_PLAIN = 1 << 20
 _MAX_QUOTE = 256
+#: A number, and its place in a list.
+_VALUE_BYTES = 32
 
 
 def parse_object(body: bytes, *, max_depth: int, strict_text: bool = False) -> dict[str, object]:
@@ -99,12 +101,18 @@ def _first_wins(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return result
 
 
+def objects_size(body: bytes) -> int:
+    """The bytes of the values that a JSON text is parsed to, about: there is a comma between any two."""
+    return _count(body, b",") * _VALUE_BYTES
+
+
+def _count(body: bytes, character: bytes) -> int:
+    return sum(body.count(character, at, at + _SLICE) for at in range(0, len(body), _SLICE))
+
+
 def _check_cost(body: bytes, max_depth: int) -> None:
     """Refuses deep nesting and too many values before they are parsed; costs three counts for ordinary bodies."""
-    slices = range(0, len(body), _SLICE)
-    brackets = sum(body.count(b"[", at, at + _SLICE) + body.count(b"{", at, at + _SLICE) for at in slices)
-    commas = sum(body.count(b",", at, at + _SLICE) for at in slices)
-    if brackets <= max_depth and commas < _MAX_PLAIN:
+    if _count(body, b"[") + _count(body, b"{") <= max_depth and _count(body, b",") < _MAX_PLAIN:
         return
     values, plain, depth = 1, 0, 0
     for part in _outside_strings(body):
