@@ -40,6 +40,7 @@ RULES = {
     "differing": "split { version: 1 weight: 3 } split { version: 2 weight: 1 } shadow { version: 2 share: 1 } "
     "rollback { max_disagreement: 0.2 min_samples: 30 }",
     "names": "split { version: 1 } shadow { version: 2 share: 1 }",
+    "overflowing": "split { version: 1 } shadow { version: 2 share: 1 }",
     "copied": "split { version: 1 } shadow { version: 2 share: 1 } rollback { max_disagreement: 0.2 min_samples: 5 }",
 }
 
@@ -68,6 +69,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         publish_pairs(models / name)
     assert main(["repo", "label", str(models / "failing"), "stable", "1"]) == 0
     assert main(["repo", "label", str(models / "failing"), "canary", "2"]) == 0
+    publish_affine(models / "overflowing", slope=1.0, intercept=0.0)
+    publish_affine(models / "overflowing", slope=3e38, intercept=0.0)
     for name in ("differing", "copied"):
         for number in (1, 2):
             publish_affine(models / name, slope=float(number), intercept=0.0)
@@ -307,6 +310,19 @@ def test_each_request_is_compared_by_its_own_rows(
     found = row(server, "names", "2")
     # Only the bag has another name, of the same length.
     assert (found["disagreed"], found["max_error"]) == (sum(ids.count(1) for ids in asked), 0.0)
+
+
+def test_an_infinite_error_is_shown(server: RunningServer) -> None:
+    def refuse(name: str) -> None:
+        pytest.fail(f"{name} is no JSON")
+
+    assert server.post("/v1/models/overflowing:predict", b'{"instances": [2.0]}')[0] == 200
+    server.wait_until(lambda: row(server, "overflowing", "2")["shadow_rows"] == 1, WAIT_S, "comparing")
+    found = row(server, "overflowing", "2")
+    assert (found["disagreed"], found["max_error"]) == (1, None)
+    json.loads(server.get("/v2/traffic")[1], parse_constant=refuse)
+    error = value(scrape(server), ":modelyard:serving:shadow_max_error", model="overflowing", target="2")
+    assert error == float("inf")
 
 
 def test_a_canary_that_fails_is_rolled_back(

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from modelyard.serving.metrics import Metrics
 from modelyard.serving.repository import ModelManager
 from modelyard.serving.requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
 from modelyard.serving.rollout._compare import Comparison
-from modelyard.serving.rollout._rows import TrafficRow, row_of, texts_of
+from modelyard.serving.rollout._rows import TrafficRow, json_of, row_of, texts_of
 from modelyard.serving.rollout._shadow import Shadow, ShadowJob
 from modelyard.serving.rollout._state import RuleState, TargetState
 from modelyard.serving.rollout._store import RolledBack, read_rolled_back, write_rolled_back
@@ -152,7 +152,7 @@ class Rollout:
         return [texts_of(row) for row in self.rows() if row.model == model]
 
     def rows_json(self) -> str:
-        return json.dumps({"targets": [asdict(row) for row in self.rows()]}, indent=2) + "\n"
+        return json.dumps({"targets": [json_of(row) for row in self.rows()]}, indent=2) + "\n"
 
     async def watch(self) -> None:
         """Looks at the file, the labels and the limits, again and again."""

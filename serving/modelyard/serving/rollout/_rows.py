@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from modelyard.serving.rollout._state import RuleState, TargetState
 
@@ -58,6 +59,11 @@ def row_of(rule: RuleState, target: TargetState, *, version: int | None, waiting
         disagreed=seen.disagreed,
         max_error=seen.max_error,
     )
+
+
+def json_of(row: TrafficRow) -> Mapping[str, object]:
+    """A row as JSON has it, which has no infinity: an error without end is null."""
+    return asdict(row) | {"max_error": row.max_error if math.isfinite(row.max_error) else None}
 
 
 def texts_of(row: TrafficRow) -> Mapping[str, str]:
