@@ -96,7 +96,7 @@ def test_who_is_rolled_back_is_drawn_no_more() -> None:
     assert found.shadow is found.targets["canary"]
     found.targets["canary"].rolled_back = "it was wrong"
     assert {found.draw(user, tickets=False).name for user in users} == {"1"}
-    assert (found.share(found.stable), found.share(found.targets["canary"])) == (1.0, 0.0)
+    assert [found.share(target, lambda _: 2) for target in found.split] == [1.0, 0.0]
     shadows = [found.shadow]
     assert shadows == [None]
     assert verdicts(found) == []

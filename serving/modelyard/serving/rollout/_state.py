@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from modelyard.errors import InvalidModelSpecError
@@ -14,6 +14,9 @@ from modelyard.serving.rollout._samples import Samples, Window
 
 #: The header with the number that the native core has drawn for a request: Python uses the same.
 TICKET = "x-modelyard-ticket"
+
+#: The version that a spec means, where it can answer now; else None.
+Resolve = Callable[[ModelSpec], int | None]
 
 
 @dataclass(kw_only=True)
@@ -64,11 +67,11 @@ class RuleState:
     def stable(self) -> TargetState:
         return self.split[0]
 
-    def share(self, target: TargetState) -> float:
-        """The share that a target has now: the stable one has what the others leave."""
+    def share(self, target: TargetState, resolve: Resolve) -> float:
+        """The share that a target has now: none where it cannot answer; the stable one has what the others leave."""
         if target is self.stable:
-            return 1.0 - sum(each.share for each in self.split[1:])
-        return target.share
+            return 1.0 - sum(self.share(each, resolve) for each in self.split[1:])
+        return 0.0 if resolve(target.spec(self.rule.model)) is None else target.share
 
     @property
     def shadow(self) -> TargetState | None:
