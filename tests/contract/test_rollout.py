@@ -88,8 +88,8 @@ def flags_of(folder: Path) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[RunningServer]:
-    repository = f"--model_repository={folder / 'models'}"
-    with serve(None, model="split", log_dir=folder, flags=(repository, *flags_of(folder)), wait=False) as running:
+    flags = (f"--model_repository={folder / 'models'}", f"--grpc_socket_path={folder / 'socket'}", *flags_of(folder))
+    with serve(None, model="split", log_dir=folder, flags=flags, wait=False) as running:
         ready = "/v2/health/ready"
         running.wait_until(lambda: running.get(ready)[0] == 200, WAIT_S, "ready")
         running.wait_until(
@@ -236,16 +236,28 @@ def test_a_version_that_the_core_cannot_answer_gets_its_share(
     assert 72 <= failed <= 128
 
 
-def test_each_message_of_a_stream_is_drawn_and_no_caller_draws(server: RunningServer) -> None:
+def by_stream(channel: grpc.Channel, headers: Mapping[str, str] | None = None) -> set[int]:
+    """The versions that answer 60 messages of one stream."""
     request = inference_pb2.ModelInferRequest(model_name="split")
     request.inputs.add(name="x", datatype="FP32", shape=[1]).contents.fp32_contents.append(1.0)
-    with grpc.insecure_channel(server.grpc_address) as channel:
-        infer = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer", bytes, bytes)
-        # As the core would say that it has drawn version 2.
-        drawn = (("x-modelyard-ticket", "0.0"),)
-        answers = list(infer(iter([request.SerializeToString()] * 60), timeout=60, metadata=drawn))
-    versions = [inference_pb2.ModelStreamInferResponse.FromString(each).infer_response for each in answers]
-    assert {each.model_version for each in versions} == {"1", "2"}
+    infer = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer", bytes, bytes)
+    messages = iter([request.SerializeToString()] * 60)
+    answers = list(infer(messages, timeout=60, metadata=tuple((headers or {}).items())))
+    return {
+        int(inference_pb2.ModelStreamInferResponse.FromString(each).infer_response.model_version) for each in answers
+    }
+
+
+@pytest.mark.parametrize("endpoint", ["port", "socket"])
+def test_no_caller_draws(server: RunningServer, folder: Path, endpoint: str) -> None:
+    """Each message of a stream is drawn, too."""
+    # As the core says that it has drawn version 2.
+    drawn = {"x-modelyard-ticket": "0.0"}
+    address = server.grpc_address if endpoint == "port" else f"unix:{folder / 'socket'}"
+    with grpc.insecure_channel(address) as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        assert {by_grpc(stub, "split", drawn) for _ in range(60)} == {1, 2}
+        assert by_stream(channel, drawn) == {1, 2}
 
 
 def test_a_slow_shadow_touches_no_answer(

@@ -195,7 +195,7 @@ class Rollout:
         named = state.named(caller)
         if named is not None:
             return named
-        target = state.draw(caller, tickets=self._core is not None)
+        target = state.draw(caller)
         if target is not state.stable and self._manager.resolve(target.spec(state.rule.model)) is None:
             return state.stable
         return target
