@@ -31,6 +31,7 @@ BODY = b'{"instances": [1.0]}'
 RULES = {
     "split": "split { version: 1 weight: 70 } split { version: 2 weight: 30 } split { version: 3 } "
     'version_header: "X-Model-Version" sticky_header: "x-user-id"',
+    "agents": 'split { version: 1 weight: 1 } split { version: 2 weight: 1 } sticky_header: "user-agent"',
     "shadowed": "split { version: 1 } shadow { version: 2 share: 1 tolerance: 0.5 }",
     "same": "split { version: 1 } shadow { version: 2 share: 0.5 }",
     "failing": 'split { label: "stable" weight: 1 } split { label: "canary" weight: 1 } version_header: "x-version" '
@@ -71,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert main(["repo", "label", str(models / "failing"), "canary", "2"]) == 0
     publish_affine(models / "overflowing", slope=1.0, intercept=0.0)
     publish_affine(models / "overflowing", slope=3e38, intercept=0.0)
-    for name in ("differing", "copied"):
+    for name in ("agents", "differing", "copied"):
         for number in (1, 2):
             publish_affine(models / name, slope=float(number), intercept=0.0)
     (folder / "traffic.config").write_text(traffic_text(RULES))
@@ -236,9 +237,9 @@ def test_a_version_that_the_core_cannot_answer_gets_its_share(
     assert 72 <= failed <= 128
 
 
-def by_stream(channel: grpc.Channel, headers: Mapping[str, str] | None = None) -> set[int]:
+def by_stream(channel: grpc.Channel, model: str, headers: Mapping[str, str] | None = None) -> set[int]:
     """The versions that answer 60 messages of one stream."""
-    request = inference_pb2.ModelInferRequest(model_name="split")
+    request = inference_pb2.ModelInferRequest(model_name=model)
     request.inputs.add(name="x", datatype="FP32", shape=[1]).contents.fp32_contents.append(1.0)
     infer = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer", bytes, bytes)
     messages = iter([request.SerializeToString()] * 60)
@@ -257,7 +258,20 @@ def test_no_caller_draws(server: RunningServer, folder: Path, endpoint: str) -> 
     with grpc.insecure_channel(address) as channel:
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
         assert {by_grpc(stub, "split", drawn) for _ in range(60)} == {1, 2}
-        assert by_stream(channel, drawn) == {1, 2}
+        assert by_stream(channel, "split", drawn) == {1, 2}
+
+
+def test_a_user_agent_is_a_sticky_key(server: RunningServer) -> None:
+    """As the core and Python see it."""
+    found = set()
+    for number in range(12):
+        options = [("grpc.primary_user_agent", f"agent-{number}")]
+        with grpc.insecure_channel(server.grpc_address, options) as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            version = by_grpc(stub, "agents")
+            assert by_stream(channel, "agents") == {version}
+            found.add(version)
+    assert found == {1, 2}
 
 
 def test_a_slow_shadow_touches_no_answer(

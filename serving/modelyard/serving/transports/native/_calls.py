@@ -230,7 +230,7 @@ def _read_head(call: modelyard_core.Call, methods: Methods) -> tuple[Metadata, t
 def _metadata(fields: list[tuple[bytes, bytes]]) -> Metadata:
     result: list[tuple[str, str | bytes]] = []
     for name, value in fields:
-        if name.startswith(b"grpc-") or name in (b"content-type", b"te", b"user-agent"):
+        if name.startswith(b"grpc-") or name in (b"content-type", b"te"):
             continue
         key = name.decode("latin-1")
         if name.endswith(b"-bin"):
