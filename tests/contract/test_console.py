@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from modelyard.training.data import load_fashion_mnist
+from tests.support.models import publish_affine
 from tests.support.pages import text_of
 from tests.support.server import RunningServer, free_port, run_to_end, serve, without
 
@@ -185,6 +186,25 @@ def test_live_numbers_are_those_of_the_requests(console_server: RunningServer) -
     assert re.search(r"words INVALID_ARGUMENT [\d.]+ \d+", text_of(page))
     assert re.search(r"Median latency [\d.]+ ms 90th percentile [\d.]+ ms", text_of(page))
     assert 'aria-label="Requests per second: answered between' in page
+
+
+def test_a_replaced_version_makes_no_rate_negative(tmp_path: Path) -> None:
+    publish_affine(tmp_path / "affine", slope=2.0, intercept=1.0)
+    with serve(tmp_path / "affine", model="affine", log_dir=tmp_path, flags=["--console"]) as server:
+        get(server, "/console/live")
+        for _ in range(50):
+            assert server.post("/v1/models/affine:predict", b'{"instances": [1.0]}')[0] == 200
+        time.sleep(1.1)
+        get(server, "/console/live")
+        publish_affine(tmp_path / "affine", slope=3.0, intercept=1.0)
+        gone = "/v1/models/affine/versions/1"
+        server.wait_until(lambda: '"AVAILABLE"' not in server.get(gone)[1], 30, "version 1 replaced")
+        server.wait_until(lambda: '"END"' in server.get(gone)[1], 30, "version 1 unloaded")
+        time.sleep(1.1)
+        page = get(server, "/console/live").text
+        rate = re.search(r"Answered per second ([-\d.]+)", text_of(page))
+        assert rate is not None and float(rate[1]) >= 0
+        assert 'aria-label="Requests per second: answered between 0 and' in page
 
 
 def test_the_api_page_has_every_operation_of_the_document(console_server: RunningServer) -> None:

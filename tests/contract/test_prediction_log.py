@@ -59,11 +59,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[RunningServer]:
-    """Both models log all, in files of a second."""
+    """Both models log all, in files of a second; the version of one is chosen by a traffic rule."""
     config = folder / "models.config"
     models = (logged(name, folder / name, folder / "logs" / name, 1.0) for name in ("affine", "tf1"))
     config.write_text(config_text(*models))
-    flags = [f"--model_config_file={config}", monitoring_flag(folder), "--prediction_log_max_seconds=1"]
+    (folder / "traffic.config").write_text('model { name: "affine" split { version: 1 } }')
+    flags = [
+        f"--model_config_file={config}", monitoring_flag(folder), "--prediction_log_max_seconds=1",
+        f"--version_traffic_file={folder / 'traffic.config'}",
+    ]  # fmt: skip
     with serve(None, model="affine", log_dir=folder, flags=flags) as running:
         running.wait_until(lambda: available(running, "tf1") == {1}, 60, "tf1")
         yield running
@@ -133,7 +137,7 @@ def test_every_call_is_logged_as_what_it_means(files: list[Path]) -> None:
         assert (spec.name, spec.version.value, spec.signature_name) == ("affine", 1, "serving_default")
         assert log.log_metadata.sampling_config.sampling_rate == 1.0
         assert log.log_metadata.timestamp_secs > 1.7e9
-    # As the caller named it.
+    # As the caller named it, whatever a traffic rule has chosen.
     assert predictions[7.0,].predict_log.request.model_spec.version.value == 1
     assert not predictions[1.0, 2.0].predict_log.request.model_spec.HasField("version")
     classify, *regress, multi = sorted(tf1, key=lambda log: log.WhichOneof("log_type") != "classify_log")

@@ -31,6 +31,7 @@ BODY = b'{"instances": [1.0]}'
 RULES = {
     "split": "split { version: 1 weight: 70 } split { version: 2 weight: 30 } split { version: 3 } "
     'version_header: "X-Model-Version" sticky_header: "x-user-id"',
+    "agents": 'split { version: 1 weight: 1 } split { version: 2 weight: 1 } sticky_header: "user-agent"',
     "shadowed": "split { version: 1 } shadow { version: 2 share: 1 tolerance: 0.5 }",
     "same": "split { version: 1 } shadow { version: 2 share: 0.5 }",
     "failing": 'split { label: "stable" weight: 1 } split { label: "canary" weight: 1 } version_header: "x-version" '
@@ -40,6 +41,7 @@ RULES = {
     "differing": "split { version: 1 weight: 3 } split { version: 2 weight: 1 } shadow { version: 2 share: 1 } "
     "rollback { max_disagreement: 0.2 min_samples: 30 }",
     "names": "split { version: 1 } shadow { version: 2 share: 1 }",
+    "overflowing": "split { version: 1 } shadow { version: 2 share: 1 }",
     "copied": "split { version: 1 } shadow { version: 2 share: 1 } rollback { max_disagreement: 0.2 min_samples: 5 }",
 }
 
@@ -68,7 +70,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         publish_pairs(models / name)
     assert main(["repo", "label", str(models / "failing"), "stable", "1"]) == 0
     assert main(["repo", "label", str(models / "failing"), "canary", "2"]) == 0
-    for name in ("differing", "copied"):
+    publish_affine(models / "overflowing", slope=1.0, intercept=0.0)
+    publish_affine(models / "overflowing", slope=3e38, intercept=0.0)
+    for name in ("agents", "differing", "copied"):
         for number in (1, 2):
             publish_affine(models / name, slope=float(number), intercept=0.0)
     (folder / "traffic.config").write_text(traffic_text(RULES))
@@ -85,8 +89,8 @@ def flags_of(folder: Path) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[RunningServer]:
-    repository = f"--model_repository={folder / 'models'}"
-    with serve(None, model="split", log_dir=folder, flags=(repository, *flags_of(folder)), wait=False) as running:
+    flags = (f"--model_repository={folder / 'models'}", f"--grpc_socket_path={folder / 'socket'}", *flags_of(folder))
+    with serve(None, model="split", log_dir=folder, flags=flags, wait=False) as running:
         ready = "/v2/health/ready"
         running.wait_until(lambda: running.get(ready)[0] == 200, WAIT_S, "ready")
         running.wait_until(
@@ -233,16 +237,41 @@ def test_a_version_that_the_core_cannot_answer_gets_its_share(
     assert 72 <= failed <= 128
 
 
-def test_each_message_of_a_stream_is_drawn_and_no_caller_draws(server: RunningServer) -> None:
-    request = inference_pb2.ModelInferRequest(model_name="split")
+def by_stream(channel: grpc.Channel, model: str, headers: Mapping[str, str] | None = None) -> set[int]:
+    """The versions that answer 60 messages of one stream."""
+    request = inference_pb2.ModelInferRequest(model_name=model)
     request.inputs.add(name="x", datatype="FP32", shape=[1]).contents.fp32_contents.append(1.0)
-    with grpc.insecure_channel(server.grpc_address) as channel:
-        infer = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer", bytes, bytes)
-        # As the core would say that it has drawn version 2.
-        drawn = (("x-modelyard-ticket", "0.0"),)
-        answers = list(infer(iter([request.SerializeToString()] * 60), timeout=60, metadata=drawn))
-    versions = [inference_pb2.ModelStreamInferResponse.FromString(each).infer_response for each in answers]
-    assert {each.model_version for each in versions} == {"1", "2"}
+    infer = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer", bytes, bytes)
+    messages = iter([request.SerializeToString()] * 60)
+    answers = list(infer(messages, timeout=60, metadata=tuple((headers or {}).items())))
+    return {
+        int(inference_pb2.ModelStreamInferResponse.FromString(each).infer_response.model_version) for each in answers
+    }
+
+
+@pytest.mark.parametrize("endpoint", ["port", "socket"])
+def test_no_caller_draws(server: RunningServer, folder: Path, endpoint: str) -> None:
+    """Each message of a stream is drawn, too."""
+    # As the core says that it has drawn version 2.
+    drawn = {"x-modelyard-ticket": "0.0"}
+    address = server.grpc_address if endpoint == "port" else f"unix:{folder / 'socket'}"
+    with grpc.insecure_channel(address) as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        assert {by_grpc(stub, "split", drawn) for _ in range(60)} == {1, 2}
+        assert by_stream(channel, "split", drawn) == {1, 2}
+
+
+def test_a_user_agent_is_a_sticky_key(server: RunningServer) -> None:
+    """As the core and Python see it."""
+    found = set()
+    for number in range(12):
+        options = [("grpc.primary_user_agent", f"agent-{number}")]
+        with grpc.insecure_channel(server.grpc_address, options) as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            version = by_grpc(stub, "agents")
+            assert by_stream(channel, "agents") == {version}
+            found.add(version)
+    assert found == {1, 2}
 
 
 def test_a_slow_shadow_touches_no_answer(
@@ -307,6 +336,19 @@ def test_each_request_is_compared_by_its_own_rows(
     found = row(server, "names", "2")
     # Only the bag has another name, of the same length.
     assert (found["disagreed"], found["max_error"]) == (sum(ids.count(1) for ids in asked), 0.0)
+
+
+def test_an_infinite_error_is_shown(server: RunningServer) -> None:
+    def refuse(name: str) -> None:
+        pytest.fail(f"{name} is no JSON")
+
+    assert server.post("/v1/models/overflowing:predict", b'{"instances": [2.0]}')[0] == 200
+    server.wait_until(lambda: row(server, "overflowing", "2")["shadow_rows"] == 1, WAIT_S, "comparing")
+    found = row(server, "overflowing", "2")
+    assert (found["disagreed"], found["max_error"]) == (1, None)
+    json.loads(server.get("/v2/traffic")[1], parse_constant=refuse)
+    error = value(scrape(server), ":modelyard:serving:shadow_max_error", model="overflowing", target="2")
+    assert error == float("inf")
 
 
 def test_a_canary_that_fails_is_rolled_back(

@@ -41,6 +41,21 @@ def test_rules(tmp_path: Path) -> None:
     assert rule.digest == read_traffic_file(file)["m"].digest != rules["n"].digest
 
 
+def test_zero_is_not_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "traffic.config"
+    file.write_text(
+        'model { name: "m" split { version: 1 weight: 0 } split { version: 2 weight: 3 } '
+        "shadow { version: 3 share: 0 tolerance: 0 } "
+        "rollback { max_error_rate: 0 max_latency_ratio: 0 max_p99_ms: 0 max_disagreement: 0 } }"
+    )
+    rule = read_traffic_file(file)["m"]
+    assert rule.limits == RollbackLimits(max_error_rate=0, max_latency_ratio=0, max_p99_ms=0, max_disagreement=0)
+    assert rule.shadow is not None
+    assert (rule.shadow.share, rule.shadow.tolerance) == (0.0, 0.0)
+    # Who writes it has thought of it: the first is there for rollbacks.
+    assert [share for _, share in rule.split] == [0.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -53,6 +68,19 @@ def test_rules(tmp_path: Path) -> None:
         ('model { name: "m" split { version: 1 } split { label: "1" } }', "split has 1 twice"),
         ('model { name: "m" split { version: 1 } shadow { version: 2 share: 2 } }', "share is 2; expected a number"),
         ('model { name: "m" split { version: 1 } shadow { version: 1 share: 1 } }', "the shadow is the stable version"),
+        ('model { name: "m" split { version: 1 } shadow { version: 2 } }', "shadow 2 has no share, and would compute"),
+        (
+            'model { name: "m" split { version: 1 } split { version: 2 weight: 0.05 } }',
+            "split 1, the first and so the stable version, has no weight and another has one",
+        ),
+        (
+            'model { name: "m" split { version: 1 } rollback { min_samples: 0 } }',
+            "rollback: min_samples is 0; expected a number above 0.",
+        ),
+        (
+            'model { name: "m" split { version: 1 } rollback { window_seconds: 0 } }',
+            "rollback: window_seconds is 0; expected a number above 0.",
+        ),
         ('model { name: "m" split { version: 1 } sticky_header: "a b" }', "sticky_header is 'a b'; expected a header"),
         (
             'model { name: "m" split { version: 1 } shadow { label: "1" share: 1 } }',

@@ -88,6 +88,7 @@ def test_a_version_that_is_unloaded_is_forgotten_with_what_was_not_fetched_yet()
     statistics.forget("m", 3)
     assert not uncounted
     assert [statistics.of("m", version).success.count for version in (1, 2)] == [0, 1]
+    assert statistics.answered == 2
 
 
 def test_a_copy_does_not_change() -> None:

@@ -91,25 +91,24 @@ def test_rows_of_a_shadow_are_judged() -> None:
 def test_who_is_rolled_back_is_drawn_no_more() -> None:
     found = state(RollbackLimits())
     users = [Caller(header={"x-user": f"user-{number}"}.get) for number in range(100)]  # type: ignore[arg-type]
-    drawn = {found.draw(user, tickets=False).name for user in users}
+    drawn = {found.draw(user).name for user in users}
     assert drawn == {"1", "canary"}
     assert found.shadow is found.targets["canary"]
     found.targets["canary"].rolled_back = "it was wrong"
-    assert {found.draw(user, tickets=False).name for user in users} == {"1"}
-    assert (found.share(found.stable), found.share(found.targets["canary"])) == (1.0, 0.0)
+    assert {found.draw(user).name for user in users} == {"1"}
+    assert [found.share(target, lambda _: 2) for target in found.split] == [1.0, 0.0]
     shadows = [found.shadow]
     assert shadows == [None]
     assert verdicts(found) == []
 
 
-def test_a_ticket_of_the_core_is_the_draw() -> None:
+def test_what_the_transport_has_drawn_is_the_draw() -> None:
     found = state(RollbackLimits())
 
-    def draw(ticket: str, *, tickets: bool = True) -> set[str]:
-        caller = Caller(header=lambda name: ticket if name == "x-modelyard-ticket" else "")
-        return {found.draw(caller, tickets=tickets).name for _ in range(60)}
+    def draw(drawn: float | None, header: str = "") -> set[str]:
+        caller = Caller(drawn=drawn, header=lambda name: header if name == "x-modelyard-ticket" else "")
+        return {found.draw(caller).name for _ in range(60)}
 
-    assert (draw("0.2"), draw("0.3")) == ({"canary"}, {"1"})
-    # Without the core it is whatever a client sent.
-    assert draw("0.2", tickets=False) == {"1", "canary"}
-    assert draw("nonsense") == {"1", "canary"}
+    assert (draw(0.2), draw(0.3)) == ({"canary"}, {"1"})
+    # A header is whatever a client has sent.
+    assert draw(None, "0.2") == {"1", "canary"}

@@ -42,9 +42,14 @@ def manager(tmp_path: Path) -> Iterator[ModelManager]:
 
 
 @pytest.fixture
-def rollout(manager: ModelManager, tmp_path: Path) -> Rollout:
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def rollout(manager: ModelManager, metrics: Metrics, tmp_path: Path) -> Rollout:
     (tmp_path / "traffic.config").write_text(RULE)
-    return Rollout(manager, Metrics(), TrafficOptions(path=tmp_path / "traffic.config"))
+    return Rollout(manager, metrics, TrafficOptions(path=tmp_path / "traffic.config"))
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '[{"model": "m"}]'])
@@ -103,7 +108,9 @@ def test_calls_are_sent_counted_and_shown(manager: ModelManager, rollout: Rollou
     assert rollout.table("n") == []
 
 
-def test_nobody_is_sent_to_what_is_not_loaded(manager: ModelManager, rollout: Rollout, tmp_path: Path) -> None:
+def test_nobody_is_sent_to_what_is_not_loaded(
+    manager: ModelManager, metrics: Metrics, rollout: Rollout, tmp_path: Path
+) -> None:
     with pytest.raises(UnavailableError, match="'m' is still loading"), manager.acquire(ModelSpec(name="m")):
         pass
     (tmp_path / "traffic.config").write_text(RULE.replace("version: 2", 'label: "canary"'))
@@ -118,10 +125,12 @@ def test_nobody_is_sent_to_what_is_not_loaded(manager: ModelManager, rollout: Ro
     for _ in range(30):
         with rollout.chosen(ModelSpec(name="m"), None) as chosen:
             assert chosen.version == 1
-    assert [(row.target, row.version, row.state) for row in rollout.rows()] == [
-        ("1", 1, "serving"),
-        ("canary", None, "not loaded"),
+    assert [(row.target, row.version, row.state, row.share) for row in rollout.rows()] == [
+        ("1", 1, "serving", 1.0),
+        ("canary", None, "not loaded", 0.0),
     ]
+    shares = metrics.snapshot()[":modelyard:serving:traffic_share"]
+    assert {dict(labels)["target"]: share for labels, share in shares} == {"1": 1.0, "canary": 0.0}
     # Whoever names it is told, and it is no failure of a version.
     with (
         pytest.raises(InvalidModelSpecError, match="Unrecognized servable version label: canary"),

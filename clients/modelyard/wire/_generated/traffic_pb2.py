@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#modelyard/wire/protos/traffic.proto\x12\x11modelyard.serving\"@\n\x0eVersionTraffic\x12.\n\x05model\x18\x01 \x03(\x0b\x32\x1f.modelyard.serving.ModelTraffic\"\xe0\x01\n\x0cModelTraffic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x05split\x18\x02 \x03(\x0b\x32\x1e.modelyard.serving.SplitTarget\x12\x16\n\x0eversion_header\x18\x03 \x01(\t\x12\x15\n\rsticky_header\x18\x04 \x01(\t\x12/\n\x06shadow\x18\x05 \x01(\x0b\x32\x1f.modelyard.serving.ShadowTarget\x12\x33\n\x08rollback\x18\x06 \x01(\x0b\x32!.modelyard.serving.RollbackLimits\"S\n\x0bSplitTarget\x12\x11\n\x07version\x18\x01 \x01(\x03H\x00\x12\x0f\n\x05label\x18\x02 \x01(\tH\x00\x12\x0e\n\x06weight\x18\x03 \x01(\x01\x42\x10\n\x0eversion_choice\"f\n\x0cShadowTarget\x12\x11\n\x07version\x18\x01 \x01(\x03H\x00\x12\x0f\n\x05label\x18\x02 \x01(\tH\x00\x12\r\n\x05share\x18\x03 \x01(\x01\x12\x11\n\ttolerance\x18\x04 \x01(\x01\x42\x10\n\x0eversion_choice\"\x9e\x01\n\x0eRollbackLimits\x12\x16\n\x0emax_error_rate\x18\x01 \x01(\x01\x12\x19\n\x11max_latency_ratio\x18\x02 \x01(\x01\x12\x12\n\nmax_p99_ms\x18\x03 \x01(\x01\x12\x18\n\x10max_disagreement\x18\x04 \x01(\x01\x12\x13\n\x0bmin_samples\x18\x05 \x01(\x03\x12\x16\n\x0ewindow_seconds\x18\x06 \x01(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#modelyard/wire/protos/traffic.proto\x12\x11modelyard.serving\"@\n\x0eVersionTraffic\x12.\n\x05model\x18\x01 \x03(\x0b\x32\x1f.modelyard.serving.ModelTraffic\"\xe0\x01\n\x0cModelTraffic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x05split\x18\x02 \x03(\x0b\x32\x1e.modelyard.serving.SplitTarget\x12\x16\n\x0eversion_header\x18\x03 \x01(\t\x12\x15\n\rsticky_header\x18\x04 \x01(\t\x12/\n\x06shadow\x18\x05 \x01(\x0b\x32\x1f.modelyard.serving.ShadowTarget\x12\x33\n\x08rollback\x18\x06 \x01(\x0b\x32!.modelyard.serving.RollbackLimits\"c\n\x0bSplitTarget\x12\x11\n\x07version\x18\x01 \x01(\x03H\x00\x12\x0f\n\x05label\x18\x02 \x01(\tH\x00\x12\x13\n\x06weight\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x10\n\x0eversion_choiceB\t\n\x07_weight\"\x88\x01\n\x0cShadowTarget\x12\x11\n\x07version\x18\x01 \x01(\x03H\x00\x12\x0f\n\x05label\x18\x02 \x01(\tH\x00\x12\x12\n\x05share\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\ttolerance\x18\x04 \x01(\x01H\x02\x88\x01\x01\x42\x10\n\x0eversion_choiceB\x08\n\x06_shareB\x0c\n\n_tolerance\"\xac\x02\n\x0eRollbackLimits\x12\x1b\n\x0emax_error_rate\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x1e\n\x11max_latency_ratio\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x17\n\nmax_p99_ms\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x1d\n\x10max_disagreement\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x18\n\x0bmin_samples\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\x1b\n\x0ewindow_seconds\x18\x06 \x01(\x01H\x05\x88\x01\x01\x42\x11\n\x0f_max_error_rateB\x14\n\x12_max_latency_ratioB\r\n\x0b_max_p99_msB\x13\n\x11_max_disagreementB\x0e\n\x0c_min_samplesB\x11\n\x0f_window_secondsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -26,9 +26,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MODELTRAFFIC']._serialized_start=125
   _globals['_MODELTRAFFIC']._serialized_end=349
   _globals['_SPLITTARGET']._serialized_start=351
-  _globals['_SPLITTARGET']._serialized_end=434
-  _globals['_SHADOWTARGET']._serialized_start=436
-  _globals['_SHADOWTARGET']._serialized_end=538
-  _globals['_ROLLBACKLIMITS']._serialized_start=541
-  _globals['_ROLLBACKLIMITS']._serialized_end=699
+  _globals['_SPLITTARGET']._serialized_end=450
+  _globals['_SHADOWTARGET']._serialized_start=453
+  _globals['_SHADOWTARGET']._serialized_end=589
+  _globals['_ROLLBACKLIMITS']._serialized_start=592
+  _globals['_ROLLBACKLIMITS']._serialized_end=892
 # @@protoc_insertion_point(module_scope)

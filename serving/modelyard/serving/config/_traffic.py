@@ -146,6 +146,11 @@ def _rule(item: traffic_pb2.ModelTraffic, where: str) -> TrafficRule:
             raise ConfigurationError(f"{where}: split has {target.name} twice.")
         weights[target] = _number(each.weight, f"{where}: split {target.name}: weight")
     whole = sum(weights.values())
+    if whole and not item.split[0].HasField("weight"):
+        raise ConfigurationError(
+            f"{where}: split {next(iter(weights)).name}, the first and so the stable version, has no weight and "
+            "another has one: that would get everything; expected a weight for both, such as weight: 95 and weight: 5."
+        )
     if not whole:
         weights[next(iter(weights))] = whole = 1.0
     rule = TrafficRule(
@@ -159,8 +164,15 @@ def _rule(item: traffic_pb2.ModelTraffic, where: str) -> TrafficRule:
         shadow = TrafficShadow(
             target=_target(item.shadow, f"{where}: shadow"),
             share=_number(item.shadow.share, f"{where}: shadow: share", most=1.0),
-            tolerance=_number(item.shadow.tolerance, f"{where}: shadow: tolerance") or _TOLERANCE,
         )
+        if not item.shadow.HasField("share"):
+            raise ConfigurationError(
+                f"{where}: shadow {shadow.target.name} has no share, and would compute nothing; expected the share of "
+                "the requests that it computes, from 0 to 1, such as share: 0.1."
+            )
+        if item.shadow.HasField("tolerance"):
+            tolerance = _number(item.shadow.tolerance, f"{where}: shadow: tolerance")
+            shadow = replace(shadow, tolerance=tolerance)
         rule = replace(rule, shadow=shadow)
         if len({target.name for target in rule.targets}) < len(rule.targets):
             raise ConfigurationError(
@@ -186,15 +198,25 @@ def _target(item: traffic_pb2.SplitTarget | traffic_pb2.ShadowTarget, where: str
 
 
 def _limits(item: traffic_pb2.RollbackLimits, where: str) -> RollbackLimits:
-    limits = RollbackLimits(
-        max_error_rate=_number(item.max_error_rate, f"{where}: max_error_rate", most=1.0) or None,
-        max_latency_ratio=_number(item.max_latency_ratio, f"{where}: max_latency_ratio") or None,
-        max_p99_ms=_number(item.max_p99_ms, f"{where}: max_p99_ms") or None,
-        max_disagreement=_number(item.max_disagreement, f"{where}: max_disagreement", most=1.0) or None,
+    # What is not there is no limit; 0 is one.
+    given = {field.name: value for field, value in item.ListFields()}
+
+    def limit(name: str, *, most: float | None = None) -> float | None:
+        return _number(given[name], f"{where}: {name}", most=most) if name in given else None
+
+    usual = RollbackLimits()
+    samples, window_s = limit("min_samples"), limit("window_seconds")
+    for name in ("min_samples", "window_seconds"):
+        if given.get(name) == 0:
+            raise ConfigurationError(f"{where}: {name} is 0; expected a number above 0.")
+    return RollbackLimits(
+        max_error_rate=limit("max_error_rate", most=1.0),
+        max_latency_ratio=limit("max_latency_ratio"),
+        max_p99_ms=limit("max_p99_ms"),
+        max_disagreement=limit("max_disagreement", most=1.0),
+        min_samples=usual.min_samples if samples is None else int(samples),
+        window_s=usual.window_s if window_s is None else window_s,
     )
-    samples = int(_number(item.min_samples, f"{where}: min_samples"))
-    window_s = _number(item.window_seconds, f"{where}: window_seconds")
-    return replace(limits, min_samples=samples or limits.min_samples, window_s=window_s or limits.window_s)
 
 
 def _number(value: float, where: str, *, most: float | None = None) -> float:

@@ -126,6 +126,8 @@ class ModelStatistics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._versions: dict[tuple[str, int], VersionStatistics] = {}
+        #: Requests that forgotten versions have answered.
+        self._forgotten = 0
         self._before_reading: list[Callable[[], None]] = []
 
     @contextmanager
@@ -200,7 +202,15 @@ class ModelStatistics:
         """Drops what was measured for a version that is unloaded: it begins with zeros where it comes back."""
         self._fetch()
         with self._lock:
-            self._versions.pop((name, version), None)
+            row = self._versions.pop((name, version), None)
+            self._forgotten += 0 if row is None else row.success.count
+
+    @property
+    def answered(self) -> int:
+        """Requests that were answered by any version, those that were unloaded included."""
+        self._fetch()
+        with self._lock:
+            return self._forgotten + sum(row.success.count for row in self._versions.values())
 
     def _fetch(self) -> None:
         for fetch in self._before_reading:

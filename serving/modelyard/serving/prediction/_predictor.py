@@ -163,12 +163,13 @@ class Predictor:
         watcher = version = None
         charge = self.budget.charge()
         try:
+            watcher = self._manager.watcher(request.spec)
+            if self._logs is not None:
+                # Before a version is chosen: the log has what the caller named.
+                request, encode = self._logs.recorded(watcher.config.prediction_log, request, encode)
             if self.rollout is not None:
                 request, encode, done = self.rollout.begin(request, encode, done)
-            watcher = self._manager.watcher(request.spec)
             version = watcher.lend(request.spec)
-            if self._logs is not None:
-                request, encode = self._logs.recorded(watcher.config.prediction_log, request, encode)
             plan = plan_of(version.loaded, request.spec.signature_name, request.output_filter, self._metrics)
             if request.caller is not None and request.caller.facts is not None:
                 _note(request.caller.facts, plan.servable, plan.name)

@@ -118,6 +118,8 @@ class Caller:
     facts: Facts | None = None
     #: Whether the transport has chosen the request for the log of predictions; None where it has not drawn.
     logged: bool | None = None
+    #: The number, from 0 to 1, that the transport has drawn for traffic rules; None where it has not.
+    drawn: float | None = None
     #: It has hung up, or its time is over.
     left: bool = False
 

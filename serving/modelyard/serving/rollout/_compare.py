@@ -11,6 +11,7 @@ import numpy.typing as npt
 from modelyard.serving.requests import Arrays
 
 Mask = npt.NDArray[np.bool_]
+_STRINGS = np.dtype(object)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +28,9 @@ def compare(answer: Arrays, shadow: Arrays, *, tolerance: float) -> Comparison:
     """Compares two answers to the same inputs.
 
     Floating-point numbers ``[rows, classes]``, with at least two classes, are class scores: a row disagrees where its
-    highest score is another class's. In other numbers it disagrees where one differs by more than the tolerance, in
-    whole numbers, booleans and strings where one differs at all; and everywhere where names, dtypes or shapes do.
+    highest score is another class's, or a NaN or an infinity stands against a number. In other numbers it disagrees
+    where one differs by more than the tolerance, in whole numbers, booleans and strings where one differs at all; and
+    everywhere where names, dtypes or shapes do.
     """
     sizes = {array.shape[:1] for array in answer.values()}
     (first,) = sizes if len(sizes) == 1 else {()}
@@ -39,7 +41,7 @@ def compare(answer: Arrays, shadow: Arrays, *, tolerance: float) -> Comparison:
     worst = 0.0
     for name in answer.keys() & shadow.keys():
         ours, theirs = answer[name], shadow[name]
-        if ours.shape != theirs.shape or ours.dtype.kind != theirs.dtype.kind:
+        if ours.shape != theirs.shape or _dtype(ours) != _dtype(theirs):
             wrong[:] = True
             continue
         if not ours.size:
@@ -52,7 +54,7 @@ def compare(answer: Arrays, shadow: Arrays, *, tolerance: float) -> Comparison:
 
 def _differences(ours: npt.NDArray[Any], theirs: npt.NDArray[Any], tolerance: float) -> tuple[Mask, float]:
     """Where two arrays disagree: by element, or by row in class scores; and their largest difference."""
-    if ours.dtype.kind == "O":
+    if _dtype(ours) == _STRINGS:
         return np.asarray(_texts(ours) != _texts(theirs), bool), 0.0
     # bfloat16 is of no kind that numpy knows.
     if ours.dtype.kind not in "fcV":
@@ -65,8 +67,16 @@ def _differences(ours: npt.NDArray[Any], theirs: npt.NDArray[Any], tolerance: fl
     same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
     error = np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
     scores = ours.ndim == 2 and ours.shape[1] > 1 and ours.dtype.kind == "f"
-    different = ours.argmax(axis=1) != theirs.argmax(axis=1) if scores else error > tolerance
+    different = error > tolerance
+    if scores:
+        # To argmax a NaN is the highest score.
+        different = (ours.argmax(axis=1) != theirs.argmax(axis=1)) | np.isinf(error).any(axis=1)
     return different, float(error.max())
+
+
+def _dtype(array: npt.NDArray[Any]) -> np.dtype[Any]:
+    """An array's dtype: one for all the kinds of strings that runtimes have."""
+    return _STRINGS if array.dtype.kind in "OSU" else array.dtype
 
 
 def _texts(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

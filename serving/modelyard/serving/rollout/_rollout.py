@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from modelyard.serving.metrics import Metrics
 from modelyard.serving.repository import ModelManager
 from modelyard.serving.requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
 from modelyard.serving.rollout._compare import Comparison
-from modelyard.serving.rollout._rows import TrafficRow, row_of, texts_of
+from modelyard.serving.rollout._rows import TrafficRow, json_of, row_of, texts_of
 from modelyard.serving.rollout._shadow import Shadow, ShadowJob
 from modelyard.serving.rollout._state import RuleState, TargetState
 from modelyard.serving.rollout._store import RolledBack, read_rolled_back, write_rolled_back
@@ -66,6 +66,8 @@ class Rollout:
         self._complaints = Complaints(_LOG)
         self._remembered = read_rolled_back(options.state_file)
         metrics.before_reading(self._fetch)
+        metrics.watch_all(":modelyard:serving:traffic_share", self._shares)
+        metrics.watch_all(":modelyard:serving:shadow_max_error", self._errors)
         self._want(read_traffic_file(options.path))
 
     def attach(self, core: modelyard_core.Server) -> None:
@@ -142,7 +144,7 @@ class Rollout:
         waiting = [RuleState(rule=rule) for name, rule in self._wanted.items() if not self._in_force(name)]
         states = [(state, False) for state in self._states.values()] + [(state, True) for state in waiting]
         return tuple(
-            row_of(state, target, version=self._manager.resolve(target.spec(state.rule.model)), waiting=waits)
+            row_of(state, target, self._manager.resolve, waiting=waits)
             for state, waits in sorted(states, key=lambda item: (item[0].rule.model, item[1]))
             for target in state.targets.values()
         )
@@ -152,7 +154,7 @@ class Rollout:
         return [texts_of(row) for row in self.rows() if row.model == model]
 
     def rows_json(self) -> str:
-        return json.dumps({"targets": [asdict(row) for row in self.rows()]}, indent=2) + "\n"
+        return json.dumps({"targets": [json_of(row) for row in self.rows()]}, indent=2) + "\n"
 
     async def watch(self) -> None:
         """Looks at the file, the labels and the limits, again and again."""
@@ -193,7 +195,7 @@ class Rollout:
         named = state.named(caller)
         if named is not None:
             return named
-        target = state.draw(caller, tickets=self._core is not None)
+        target = state.draw(caller)
         if target is not state.stable and self._manager.resolve(target.spec(state.rule.model)) is None:
             return state.stable
         return target
@@ -273,8 +275,6 @@ class Rollout:
         if states != self._states:
             self._fetch()
             self._states = states
-            for state in states.values():
-                self._watch_gauges(state)
             self._remember()
             self._publish()
         # Behind the new rules: a version that they do not need any more is unloaded when no request is sent to it.
@@ -332,21 +332,16 @@ class Rollout:
             model, target.name, version, target.rolled_back, instead, self._options.path,
         )  # fmt: skip
 
-    def _watch_gauges(self, state: RuleState) -> None:
-        model = state.rule.model
-        for name in state.targets:
-            labels = {"model": model, "target": name}
-            self._metrics.watch(":modelyard:serving:traffic_share", labels, partial(self._share, model, name))
-            if state.rule.shadow is not None and name == state.rule.shadow.target.name:
-                self._metrics.watch(":modelyard:serving:shadow_max_error", labels, partial(self._error, model, name))
+    def _shares(self) -> Iterator[tuple[Mapping[str, str], float]]:
+        for name, state in self._states.items():
+            for target in state.targets.values():
+                yield {"model": name, "target": target.name}, state.share(target, self._manager.resolve)
 
-    def _share(self, model: str, name: str) -> float:
-        state = self._states.get(model)
-        return 0.0 if state is None or name not in state.targets else state.share(state.targets[name])
-
-    def _error(self, model: str, name: str) -> float:
-        state = self._states.get(model)
-        return 0.0 if state is None or name not in state.targets else state.targets[name].window.total().max_error
+    def _errors(self) -> Iterator[tuple[Mapping[str, str], float]]:
+        for name, state in self._states.items():
+            if state.rule.shadow is not None:
+                target = state.targets[state.rule.shadow.target.name]
+                yield {"model": name, "target": target.name}, target.window.total().max_error
 
     def _restore(self, state: RuleState) -> None:
         """Takes over what a run before has rolled back, by just this rule."""

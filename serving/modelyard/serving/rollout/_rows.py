@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from modelyard.serving.rollout._state import RuleState, TargetState
+from modelyard.serving.rollout._state import Resolve, RuleState, TargetState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +37,9 @@ class TrafficRow:
     max_error: float
 
 
-def row_of(rule: RuleState, target: TargetState, *, version: int | None, waiting: bool = False) -> TrafficRow:
+def row_of(rule: RuleState, target: TargetState, resolve: Resolve, *, waiting: bool = False) -> TrafficRow:
     seen = target.window.total()
+    version = resolve(target.spec(rule.rule.model))
     state = "serving" if version is not None else "not loaded"
     if waiting or target.rolled_back:
         state = "waiting" if waiting else "rolled back"
@@ -48,7 +50,7 @@ def row_of(rule: RuleState, target: TargetState, *, version: int | None, waiting
         role="stable" if target is rule.stable else "canary" if target in rule.split else "shadow",
         state=state,
         weight=target.weight,
-        share=0.0 if waiting else rule.share(target),
+        share=0.0 if waiting else rule.share(target, resolve),
         reason=target.rolled_back,
         requests=seen.requests,
         failed=seen.failed,
@@ -58,6 +60,11 @@ def row_of(rule: RuleState, target: TargetState, *, version: int | None, waiting
         disagreed=seen.disagreed,
         max_error=seen.max_error,
     )
+
+
+def json_of(row: TrafficRow) -> Mapping[str, object]:
+    """A row as JSON has it, which has no infinity: an error without end is null."""
+    return asdict(row) | {"max_error": row.max_error if math.isfinite(row.max_error) else None}
 
 
 def texts_of(row: TrafficRow) -> Mapping[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from modelyard.errors import InvalidModelSpecError
@@ -12,8 +12,8 @@ from modelyard.serving.config import TrafficRule, TrafficTarget
 from modelyard.serving.requests import Caller, ModelSpec
 from modelyard.serving.rollout._samples import Samples, Window
 
-#: The header with the number that the native core has drawn for a request: Python uses the same.
-TICKET = "x-modelyard-ticket"
+#: The version that a spec means, where it can answer now; else None.
+Resolve = Callable[[ModelSpec], int | None]
 
 
 @dataclass(kw_only=True)
@@ -64,11 +64,11 @@ class RuleState:
     def stable(self) -> TargetState:
         return self.split[0]
 
-    def share(self, target: TargetState) -> float:
-        """The share that a target has now: the stable one has what the others leave."""
+    def share(self, target: TargetState, resolve: Resolve) -> float:
+        """The share that a target has now: none where it cannot answer; the stable one has what the others leave."""
         if target is self.stable:
-            return 1.0 - sum(each.share for each in self.split[1:])
-        return target.share
+            return 1.0 - sum(self.share(each, resolve) for each in self.split[1:])
+        return 0.0 if resolve(target.spec(self.rule.model)) is None else target.share
 
     @property
     def shadow(self) -> TargetState | None:
@@ -97,13 +97,14 @@ class RuleState:
             f"one of {', '.join(state.name for state in self.split)}."
         )
 
-    def draw(self, caller: Caller | None, *, tickets: bool) -> TargetState:
+    def draw(self, caller: Caller | None) -> TargetState:
         """The target of a request that names none."""
         number = None
         if caller is not None and self.rule.sticky_header and (key := caller.header(self.rule.sticky_header)):
             number = fraction_of(self.rule.model, key)
-        elif caller is not None and tickets:
-            number = _ticket(caller.header(TICKET))
+        elif caller is not None:
+            # Another draw would give a version whose requests all come from the native core the square of its share.
+            number = caller.drawn
         if number is None:
             # Not for secrets: it spreads requests.
             number = random.random()  # noqa: S311
@@ -159,14 +160,6 @@ def _excesses(traffic: RuleState, seen: Samples, stable: Samples) -> Iterator[tu
             f"{seen.disagreed} of {seen.rows} rows were answered otherwise, or not at all, as a shadow, "
             f"{seen.disagreement:.3g} of all: more than max_disagreement: {limits.max_disagreement:g}",
         )
-
-
-def _ticket(text: str) -> float | None:
-    """The number that the core has drawn; None where it has not, whatever a client has sent in its place."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def fraction_of(model: str, key: str) -> float:

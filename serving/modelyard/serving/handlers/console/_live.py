@@ -36,16 +36,14 @@ class _Sample:
     """Counters at one moment."""
 
     at: float
+    #: Requests answered by all versions, those that are gone included.
+    answered: int
     versions: Mapping[tuple[str, int], VersionStatistics]
     #: Requests by bucket of their latency.
     latency: Sequence[int]
     #: Requests by model and status.
     statuses: Mapping[tuple[str, str], float]
     in_flight: float
-
-    @property
-    def answered(self) -> int:
-        return sum(row.success.count for row in self.versions.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +165,10 @@ class Live:
                 if row.success.count or row.fail.count:
                     versions[name, status.version] = row
         in_flight = sum(value for _, value in snapshot[_IN_FLIGHT] if not isinstance(value, HistogramValue))
-        return _Sample(at=now, versions=versions, latency=latency, statuses=statuses, in_flight=in_flight)
+        return _Sample(
+            at=now, answered=self._statistics.answered, versions=versions, latency=latency, statuses=statuses,
+            in_flight=in_flight,
+        )  # fmt: skip
 
 
 def _rate(count: float, seconds: float) -> float:
@@ -175,7 +176,9 @@ def _rate(count: float, seconds: float) -> float:
 
 
 def _version(row: VersionStatistics, before: VersionStatistics | None, seconds: float) -> VersionLive:
-    before = before or VersionStatistics(name=row.name, version=row.version)
+    # One that was unloaded and came back has begun with zeros.
+    if before is None or before.success.count > row.success.count:
+        before = VersionStatistics(name=row.name, version=row.version)
     answered = row.success.count - before.success.count
     # Without a request in the window, what is known of all of them.
     since = before if answered else VersionStatistics(name=row.name, version=row.version)

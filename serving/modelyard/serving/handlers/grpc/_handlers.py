@@ -130,6 +130,7 @@ def caller_of(context: Context) -> Caller:
         facts=request.facts,
         # Of the native core's contexts alone.
         logged=getattr(context, "logged", None),
+        drawn=getattr(context, "drawn", None),
         header=header,
         principal="" if ticket is None else ticket.principal,
         charge=None if ticket is None else ticket.charge,

@@ -15,6 +15,7 @@ import modelyard_core
 
 from modelyard.serving.requests import REQUEST_ID, Facts, RequestContext, current_request
 from modelyard.serving.transports.grpc import AioHandler, Metadata, failure_of, unknown_method
+from modelyard.serving.transports.native._drawn import TICKET, drawn_in
 
 Methods = Mapping[str, AioHandler]
 _ENCODINGS = ("identity", "deflate", "gzip")
@@ -45,6 +46,11 @@ class Context:
     def logged(self) -> bool | None:
         """Whether the core has chosen the call for the log of predictions; None where it has not drawn."""
         return self._call.logged
+
+    @property
+    def drawn(self) -> float | None:
+        """What the core has drawn for the call, for traffic rules; None for a stream, whose messages are drawn each."""
+        return drawn_in(str(dict(self._metadata).get(TICKET, "")))
 
     def peer(self) -> str:
         return self._call.peer
@@ -224,7 +230,7 @@ def _read_head(call: modelyard_core.Call, methods: Methods) -> tuple[Metadata, t
 def _metadata(fields: list[tuple[bytes, bytes]]) -> Metadata:
     result: list[tuple[str, str | bytes]] = []
     for name, value in fields:
-        if name.startswith(b"grpc-") or name in (b"content-type", b"te", b"user-agent"):
+        if name.startswith(b"grpc-") or name in (b"content-type", b"te"):
             continue
         key = name.decode("latin-1")
         if name.endswith(b"-bin"):

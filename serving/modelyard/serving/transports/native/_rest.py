@@ -11,6 +11,7 @@ import modelyard_core
 from modelyard.errors import ModelyardError
 from modelyard.serving.requests import PRIORITY_KEY, Caller, Facts
 from modelyard.serving.transports.http import Application, HttpRequest, answer_of
+from modelyard.serving.transports.native._drawn import TICKET, drawn_in
 
 
 class Exchanges:
@@ -39,6 +40,7 @@ class Exchanges:
             header=lambda name: headers.get(name, ""),
             facts=Facts() if self._recorded else None,
             logged=exchange.logged,
+            drawn=drawn_in(headers.get(TICKET, "")),
         )
         task = asyncio.get_running_loop().create_task(self._answer(exchange, headers, caller))
         self._running[exchange] = (caller, task)
