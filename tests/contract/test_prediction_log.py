@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
+import psutil
 import pytest
 import tensorflow as tf
 import tritonclient.grpc
@@ -25,7 +27,7 @@ from tensorflow_serving.apis import (
 from modelyard.loadtests.cli import main as loadtest
 from tests.support.admin import TENSORFLOW, ask, available, config_text, model_text, reload_config
 from tests.support.metrics import METRICS_PATH, monitoring_flag, scrape, value
-from tests.support.models import publish_affine
+from tests.support.models import publish_affine, publish_slow
 from tests.support.saved_models import save_tf1_half_plus_two
 from tests.support.server import RunningServer, run_to_end, serve
 from tests.support.waiting import until_settled
@@ -223,6 +225,32 @@ def test_a_share_is_chosen_and_the_rest_is_the_core_s(tmp_path: Path) -> None:
     assert not [path for path in paths if path.name.startswith(".")]
     sizes = sorted(len(records([path])) for path in paths)
     assert sum(sizes) == before and set(sizes[1:]) == {50}
+
+
+def test_the_files_are_whole_though_another_model_computes_at_the_stop(tmp_path: Path) -> None:
+    publish_affine(tmp_path / "affine", slope=2.0, intercept=0.0)
+    publish_slow(tmp_path / "slow", loops=20_000)
+    (tmp_path / "logs").mkdir()
+    config = tmp_path / "models.config"
+    models = logged("affine", tmp_path / "affine", tmp_path / "logs" / "a", 1.0), model_text("slow", tmp_path / "slow")
+    config.write_text(config_text(*models))
+    flags = [f"--model_config_file={config}", "--drain_seconds=1"]
+    with (
+        serve(None, model="affine", log_dir=tmp_path, flags=flags) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        server.wait_until(lambda: available(server, "affine") and available(server, "slow"), 60, "slow")
+        for _ in range(5):
+            assert server.post("/v1/models/affine:predict", b'{"instances": [1.0]}')[0] == 200
+        process = psutil.Process(server.process.pid)
+        busy = process.cpu_times().user
+        pool.submit(server.post, "/v1/models/slow:predict", b'{"instances": [1.0]}')
+        server.wait_until(lambda: process.cpu_times().user > busy + 0.5, 60, "computing")
+        server.process.terminate()
+        assert server.process.wait(timeout=30) == 0
+        assert "though a thread has not ended" in server.log_text()
+    (path,) = (tmp_path / "logs").iterdir()
+    assert (path.suffix, len(records([path]))) == (".tfrecord", 5)
 
 
 @pytest.mark.parametrize(

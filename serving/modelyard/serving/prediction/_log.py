@@ -162,14 +162,22 @@ class PredictionLogs:
         for file in files.values():
             file.end()
 
-    def close(self) -> None:
-        """Writes what waits, and ends the files; nothing is logged any more."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Writes what waits, and ends the files; nothing is logged any more.
+
+        What is not written after ``timeout_s`` stays in a hidden file, and a warning says so.
+        """
         with self._lock:
             self._closed = True
             thread = self._thread
         if thread is not None:
             self._queue.put(None)
-            thread.join()
+            thread.join(timeout_s)
+            if thread.is_alive():
+                _LOG.warning(
+                    "%d bytes of predictions were not logged within %g s, and their hidden files are not whole",
+                    self._waiting_bytes, timeout_s,
+                )  # fmt: skip
 
 
 class _File:

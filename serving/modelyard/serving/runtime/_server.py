@@ -24,6 +24,8 @@ from modelyard.serving.telemetry import Telemetry
 _LOG = logging.getLogger("modelyard.serving")
 #: Longest wait for threads that compute after their requests have ended, in seconds.
 _CLOSE_S = 1.0
+#: Longest wait for the disk that takes the logs of predictions.
+_LOGS_S = 10.0
 
 
 class Server:
@@ -104,8 +106,10 @@ class Server:
             await self._run(manager, predictor, metrics, telemetry)
         finally:
             # Batches that are still computed after the grace period may never end.
-            closing = threading.Thread(target=_close, args=(predictor, logs), name="modelyard-close", daemon=True)
+            closing = threading.Thread(target=_close, args=(predictor,), name="modelyard-close", daemon=True)
             closing.start()
+            # Before it is known whether they end: all that is answered has been.
+            await asyncio.to_thread(logs.close, _LOGS_S)
             self.unfinished = not await asyncio.to_thread(manager.stop)
             await asyncio.to_thread(closing.join, _CLOSE_S)
             self.unfinished |= closing.is_alive()
@@ -165,8 +169,7 @@ class Server:
                 watchdog.stop()
 
 
-def _close(predictor: Predictor, logs: PredictionLogs) -> None:
+def _close(predictor: Predictor) -> None:
     predictor.close()
     if predictor.rollout is not None:
         predictor.rollout.close()
-    logs.close()
