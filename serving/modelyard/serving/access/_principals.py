@@ -118,7 +118,7 @@ def _rules(document: Mapping[str, object], folder: Path, before: Rules | None) -
     jwt = _jwt(document["jwt"], folder) if "jwt" in document else None
     for item in _list(document.get("principal", []), dict, "principal", "tables, written [[principal]]"):
         name = item.get("name")
-        if not isinstance(name, str) or not name or not name.isprintable() or name in names:
+        if not isinstance(name, str) or not is_name(name) or name in names:
             raise _Wrong(f"a principal's name is {name!r}; expected a text that no other principal has.")
         names.add(name)
         what = f"principal {name!r}"
@@ -156,6 +156,11 @@ def _rules(document: Mapping[str, object], folder: Path, before: Rules | None) -
             raise _Wrong(f"{what} has neither keys nor certificates nor claims: no caller can be it.")
     anonymous = Principal(name="", grants=grants_of(document.get("anonymous", []), "anonymous"))
     return Rules(anonymous=anonymous, by_key=by_key, by_certificate=by_certificate, by_claims=tuple(by_claims), jwt=jwt)
+
+
+def is_name(text: str) -> bool:
+    """Whether a text may name a principal: it stands in lines of the log."""
+    return bool(text) and text.isprintable()
 
 
 def grants_of(texts: object, what: str) -> tuple[tuple[Scope, str], ...]:
