@@ -17,7 +17,7 @@ from modelyard.clients.values import Prediction
 from modelyard.errors import DeadlineExceededError, ModelyardError, RequestCancelledError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from concurrent.futures import Future, ThreadPoolExecutor
     from queue import SimpleQueue
 
 Call = Callable[[Row], Prediction]
@@ -76,15 +76,23 @@ class Runner:
         return _result(outcome)
 
     def watch(self, pool: Pool[Transport], interval_s: float, probe: Callable[[Endpoint[Transport]], object]) -> None:
-        """Starts the health checks of a pool, once."""
-        if self._watcher is not None:
+        """Starts the health checks of a pool, once in each process: a fork leaves its threads behind."""
+        if self._watching():
             return
+        # Not on the thread: a fork in the middle of an import leaves a part of the module to the child.
+        from concurrent.futures import ThreadPoolExecutor
+
         with self._lock:
-            if self._watcher is None and not self._stop.is_set():
+            if not self._watching() and not self._stop.is_set():
+                workers = ThreadPoolExecutor(_PROBERS, thread_name_prefix="modelyard-probe")
+                arguments = (pool, interval_s, probe, workers)
                 self._watcher = threading.Thread(
-                    target=self._probe_forever, args=(pool, interval_s, probe), name="modelyard-health", daemon=True
+                    target=self._probe_forever, args=arguments, name="modelyard-health", daemon=True
                 )
                 self._watcher.start()
+
+    def _watching(self) -> bool:
+        return self._watcher is not None and self._watcher.is_alive()
 
     def close(self) -> None:
         self._stop.set()
@@ -92,11 +100,15 @@ class Runner:
             self._watcher.join()
 
     def _probe_forever(
-        self, pool: Pool[Transport], interval_s: float, probe: Callable[[Endpoint[Transport]], object]
+        self,
+        pool: Pool[Transport],
+        interval_s: float,
+        probe: Callable[[Endpoint[Transport]], object],
+        workers: ThreadPoolExecutor,
     ) -> None:
         from concurrent import futures
 
-        with futures.ThreadPoolExecutor(_PROBERS, thread_name_prefix="modelyard-probe") as workers:
+        with workers:
             while not self._stop.wait(interval_s):
                 # A name that cannot be resolved now keeps its addresses; the calls say what is wrong.
                 with contextlib.suppress(ModelyardError):
