@@ -73,7 +73,11 @@ class Runner:
         except queue.Empty:
             url = race.first.endpoint.address.url
             raise DeadlineExceededError(f"{url}: no complete answer in time.") from None
-        return _result(outcome)
+        try:
+            return _result(outcome)
+        finally:
+            # An error that keeps this frame would be kept by it, and both by nothing but the garbage collector.
+            del outcome
 
     def watch(self, pool: Pool[Transport], interval_s: float, probe: Callable[[Endpoint[Transport]], object]) -> None:
         """Starts the health checks of a pool, once in each process: a fork leaves its threads behind."""
@@ -119,19 +123,25 @@ class Runner:
 def _start(send: Send[Transport], outcomes: SimpleQueue[Answer | BaseException]) -> None:
     """Sends on a thread of its own: one that waited for its turn would begin too late, and not at all after a fork."""
 
-    def run() -> None:
+    def run(outcomes: SimpleQueue[Answer | BaseException]) -> None:
         try:
             outcomes.put(send.endpoint.transport.send(send))
         except BaseException as exc:
             outcomes.put(exc)
+        finally:
+            # As above: the error of a call that lost stays there.
+            del outcomes
 
-    threading.Thread(target=run, name="modelyard-hedge", daemon=True).start()
+    threading.Thread(target=run, args=(outcomes,), name="modelyard-hedge", daemon=True).start()
 
 
 def _result(outcome: Answer | BaseException) -> Answer:
-    if isinstance(outcome, BaseException):
-        raise outcome
-    return outcome
+    try:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+    finally:
+        del outcome
 
 
 def run_many(
