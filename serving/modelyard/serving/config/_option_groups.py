@@ -59,7 +59,8 @@ class TransportLimits:
     )  # fmt: skip
     max_header_bytes: int = flag(
         "max_header_bytes", 32 << 10,
-        "bytes of a request's line and header fields; more are refused with 431 (python: 400)",
+        "bytes of a request's line and header fields; more are refused with 431 (python: 400), as more than 100 fields "
+        "over HTTP/1.1 are (python: any number)",
         least=_MIN_HEADER_BYTES, most=INT32_MAX,
     )  # fmt: skip
     header_timeout_s: float = flag(
