@@ -1,13 +1,15 @@
 """The image's HEALTHCHECK: exit code 0 where the server and all its models are ready, 1 where they are not.
 
 It imports nothing of modelyard, for it starts every few seconds. Ports and TLS are
-read from the flags of the container's first process, so that flags appended to
-``docker run`` are heeded; where that process has none, from the image's defaults.
+read from the arguments of the container's first process, and the files of flags that
+they name, so that what is appended to ``docker run`` is heeded; where that process
+has none, from the image's defaults.
 """
 
 from __future__ import annotations
 
 import http.client
+import os
 import ssl
 import sys
 from pathlib import Path
@@ -15,22 +17,66 @@ from pathlib import Path
 TIMEOUT_S = 4.0
 REST_PORT = 8501
 GRPC_PORT = 8500
+#: SageMaker's port, where it names no other.
+SAGEMAKER_PORT = 8080
+#: The server refuses files of flags that name each other deeper than this.
+MAX_FILES = 8
 
 
-def flag_values(arguments: list[str]) -> dict[str, str]:
-    """The flags of a command line; of a flag given twice, the last.
+def own_arguments(command: list[str]) -> list[str]:
+    """The server's arguments, of a whole command line: what stands before them may have a ``serve``, too.
 
     Args:
-        arguments: Such as ``["--rest_api_port=8501", "--port", "8500"]``.
+        command: Such as ``["python", "-m", "modelyard.serving", "--port=8500"]`` or ``["modelyard", "serve"]``.
+    """
+    last = "modelyard.serving" if "modelyard.serving" in command else "serve"
+    return command[command.index(last) + 1 :] if last in command else command
+
+
+def flag_values(arguments: list[str], depth: int = 0) -> dict[str, str]:
+    """The flags of a command line and of its files of flags; of a flag given twice, the last.
+
+    Args:
+        arguments: Such as ``["--rest_api_port=8501", "--port", "8500"]``; ``serve`` is SageMaker's word for
+            ``--sagemaker``.
+        depth: How many files of flags lead here.
+
+    Raises:
+        OSError: A file of flags cannot be read.
     """
     values: dict[str, str] = {}
-    for index, argument in enumerate(arguments):
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if argument == "serve":
+            values["sagemaker"] = "true"
         if not argument.startswith("--"):
             continue
         name, equals, value = argument[2:].partition("=")
-        following = arguments[index + 1] if index + 1 < len(arguments) else ""
-        values[name] = value if equals else "true" if following.startswith("--") else following
+        if not equals:
+            # A boolean flag may stand alone.
+            value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
+        if name == "flagfile" and depth < MAX_FILES:
+            lines = [line.strip() for line in Path(value).read_text("utf-8").splitlines()]
+            values.update(flag_values([line for line in lines if line.startswith("--")], depth + 1))
+        values[name] = value
     return values
+
+
+def is_true(text: str) -> bool:
+    """Whether a boolean flag's value switches it on."""
+    return text.lower() not in ("false", "0")
+
+
+def rest_port_of(values: dict[str, str]) -> int:
+    """The REST port; with SageMaker's contract the environment says it.
+
+    Args:
+        values: The server's flags.
+    """
+    if is_true(values.get("sagemaker", "false")):
+        return int(os.environ.get("SAGEMAKER_BIND_TO_PORT") or SAGEMAKER_PORT)
+    return int(values.get("rest_api_port", REST_PORT))
 
 
 def check(values: dict[str, str]) -> str:
@@ -42,11 +88,11 @@ def check(values: dict[str, str]) -> str:
     Returns:
         What is wrong; empty where nothing is.
     """
-    rest_port = int(values.get("rest_api_port", REST_PORT))
+    rest_port = rest_port_of(values)
     if rest_port == 0:
         return _check_grpc(int(values.get("port", GRPC_PORT)), tls=bool(values.get("ssl_config_file")))
     connection: http.client.HTTPConnection
-    if values.get("ssl_config_file") and values.get("rest_api_ssl", "true").lower() not in ("false", "0"):
+    if values.get("ssl_config_file") and is_true(values.get("rest_api_ssl", "true")):
         # The connection does not leave this container: its certificate need not be checked.
         context = ssl.create_default_context()
         context.check_hostname = False
@@ -85,8 +131,11 @@ def main(arguments: list[str]) -> int:
         arguments: Flags of the server, instead of those of process 1.
     """
     if not arguments:
-        arguments = Path("/proc/1/cmdline").read_text().rstrip("\0").split("\0")
-    wrong = check(flag_values(arguments))
+        arguments = own_arguments(Path("/proc/1/cmdline").read_text().rstrip("\0").split("\0"))
+    try:
+        wrong = check(flag_values(arguments))
+    except OSError as exc:
+        wrong = f"--flagfile={exc.filename} cannot be read: {exc.strerror}"
     sys.stdout.write((wrong or "ready") + "\n")
     return 1 if wrong else 0
 

@@ -121,6 +121,65 @@ def test_a_decompression_bomb_is_refused() -> None:
         decode_image(bytes(data), 3)
 
 
+@pytest.mark.parametrize("size", [(700, 600), (1, 420_000), (270_000, 2), (40, 30)])
+@pytest.mark.parametrize("mode", ["P", "RGB", "RGBA", "L", "I;16"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_large_images_are_converted_in_parts_as_if_at_once(size: tuple[int, int], mode: str, channels: int) -> None:
+    rng = np.random.default_rng(0)
+    if mode == "I;16":
+        image = Image.fromarray(rng.integers(0, 65536, size).astype(np.uint16))
+    else:
+        image = Image.fromarray(rng.integers(0, 256, (*size, 4), dtype=np.uint8)).convert("RGB").convert(mode)
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", compress_level=1)
+    if mode == "I;16":
+        at_once = np.repeat((np.asarray(image) >> 8)[..., np.newaxis], channels, axis=2)
+    elif channels == 3:
+        at_once = np.asarray(image.convert("RGB"))
+    elif mode == "L":
+        at_once = np.asarray(image)[..., np.newaxis]
+    else:
+        weights = np.array([9797, 19234, 3737], np.int64)
+        at_once = ((np.asarray(image.convert("RGB")).astype(np.int64) @ weights) >> 15)[..., np.newaxis]
+    decoded = decode_image(buffer.getvalue(), channels)
+    assert decoded.dtype == np.uint8
+    np.testing.assert_array_equal(decoded, at_once)
+
+
+def test_transparent_pixels_of_a_large_gif_are_black() -> None:
+    indices = np.random.default_rng(0).integers(0, 4, (700, 600), dtype=np.uint8)
+    image = Image.fromarray(indices, "P")
+    image.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 120])
+    buffer = io.BytesIO()
+    image.save(buffer, "GIF", transparency=2, optimize=False)
+    palette = np.array([[10, 20, 30], [40, 50, 60], [0, 0, 0], [100, 110, 120]], np.uint8)
+    np.testing.assert_array_equal(decode_image(buffer.getvalue(), 3), palette[indices])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("mode", "channels", "most_mb"), [("P", 1, 60), ("P", 3, 90), ("I;16", 3, 110)])
+def test_a_large_image_takes_little_more_memory_than_its_pixels(mode: str, channels: int, most_mb: int) -> None:
+    # Its own 16 Mi pixels and the result; a file of a few kB may stand for them, on every thread at once.
+    script = f"""
+import io, re
+from pathlib import Path
+from PIL import Image
+from modelyard.artifact import decode_image
+
+def peak():
+    # Of this process alone; getrusage counts what its parent had before.
+    return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024
+
+buffer = io.BytesIO()
+Image.new({mode!r}, (4096, 4096)).save(buffer, "PNG")
+before = peak()
+decode_image(buffer.getvalue(), {channels})
+print(peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < most_mb
+
+
 def test_channels_are_checked() -> None:
     with pytest.raises(ValueError, match="channels is 4"):
         decode_image(encode("PNG"), 4)

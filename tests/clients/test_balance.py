@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -102,6 +105,33 @@ def test_a_server_that_comes_back_gets_calls_again(affine_dir: Path, tmp_path: P
             server.wait_until(lambda: not bad.healthy and good.healthy, 10, "the absent server found")
             good.healthy = False
             server.wait_until(lambda: good.healthy, 10, "a health check that finds the server well")
+
+
+#: A child finds out that a server is well; the parent hands its exit code on.
+FORKED = """
+import os, sys, time
+from modelyard.clients import connect
+with connect(sys.argv[1:]) as client:
+    client.status("affine")
+    child = os.fork()
+    if child:
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    first, _ = client._engine.pool.endpoints
+    first.healthy = False
+    client.status("affine")
+    deadline = time.monotonic() + 10
+    while not first.healthy and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os._exit(0 if first.healthy else 3)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.parametrize("transport", ["grpc", "rest"])
+def test_health_checks_go_on_in_a_forked_process(pair: tuple[RunningServer, RunningServer], transport: str) -> None:
+    urls = [url_of(server, transport) for server in pair]
+    done = subprocess.run([sys.executable, "-c", FORKED, *urls], timeout=60, check=False)
+    assert done.returncode == 0
 
 
 def test_health_checks_outlive_a_token_that_cannot_be_had(affine_server: RunningServer) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import socket
 import threading
 from typing import Any, cast
 
 import pytest
 
 from modelyard import errors
-from modelyard.clients import ClientOptions, connect, connect_async
+from modelyard.clients import ClientOptions, RetryOptions, connect, connect_async
 from tests.clients.test_engine import QUICK, SERVERS, Script, rest_server
 from tests.support.waiting import until, until_async
 
@@ -71,3 +74,31 @@ def test_a_blocking_client_that_is_closed_hedges_no_call() -> None:
         thread.join()
     assert [type(item) for item in failures] == [errors.DeadlineExceededError]
     assert len(script.seen) == 1
+
+
+def test_hedged_calls_that_fail_leave_no_cycle() -> None:
+    """What they sent is freed at once, not when the garbage collector comes by."""
+
+    def listen() -> None:
+        for _ in range(4):
+            connection, _ = listener.accept()
+            # Each ends without an answer, after the second call of its pair has begun.
+            threading.Timer(0.3, connection.close).start()
+
+    def left() -> list[object]:
+        return [each for each in gc.get_objects() if isinstance(each, errors.UnavailableError) and url in each.message]
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=listen, daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        options = ClientOptions(hedge_after_s=0.05, retry=RetryOptions(attempts=1))
+        with connect(url, options) as client:
+            gc.collect()
+            gc.disable()
+            try:
+                for _ in range(2):
+                    with contextlib.suppress(errors.UnavailableError):
+                        client.status("m")
+                until(lambda: not left(), 5)
+            finally:
+                gc.enable()

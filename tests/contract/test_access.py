@@ -74,6 +74,7 @@ def access_text(folder: Path, issuer: Issuer) -> str:
             *(entry(scope, scope) for scope in SCOPES),
             entry("narrow", "predict:aff*", "metadata:affine", "admin:other"),
             entry("reader", "predict", "metadata"),
+            entry("keeper", "metadata", "admin:aff*"),
             entry("requests", "predict", "metadata", requests_per_second=2),
             *(entry(f"rows{index}", "predict", "metadata", rows_per_second=100) for index in range(3)),
             entry("one", "predict", max_in_flight=1),
@@ -438,6 +439,19 @@ def call_text(channel: grpc.Channel, headers: Mapping[str, str], answers: list[s
         answers += [exc.details() or "", str(exc.trailing_metadata())]
 
 
+def test_where_files_are_is_said_to_who_may_administer(server: RunningServer, folder: Path) -> None:
+    for principal, expected in (("reader", []), ("keeper", ["affine"])):
+        shown = bearer(key_of(principal))
+        models = json.loads(send(server, "GET /v1/models", headers=shown)[1])["models"]
+        assert [model["name"] for model in models] == ["affine", "other", "slow"]
+        assert [model["name"] for model in models if "base_path" in model] == expected
+        for page in ("/console", "/console/models/affine", "/console/models/other"):
+            status, text, _ = send(server, f"GET {page}", headers=shown)
+            assert status == 200
+            found = [model["name"] for model in models if str(folder / "models" / model["name"]) in text]
+            assert found == ([] if page.endswith("other") else expected), page
+
+
 def reload_by(address: str, text: str) -> tuple[str, str]:
     request = serving_pb2.ReloadConfigRequest()
     text_format.Parse(text, request.config)
@@ -478,7 +492,11 @@ def test_nobody_administers_without_credentials(folder: Path, tmp_path: Path, in
         assert send(server, "POST /v2/repository/models/affine/load", headers=page, body=b"{}")[0] == 403
         # Everything else is open, as in TensorFlow Serving.
         assert send(server, "GET /metrics")[0] == 200
-        assert send(server, "GET /v1/models")[0] == 200
+        (model,) = [
+            each for each in json.loads(send(server, "GET /v1/models")[1])["models"] if each["name"] == "affine"
+        ]
+        # But for where files are: that is for who may administer.
+        assert model.get("base_path") == (str(folder / "models" / "affine") if insecure else None)
         predicted = send(server, "POST /v1/models/affine:predict", headers=bearer("whatever"))[0]
         assert predicted == (200 if insecure else 404)
 

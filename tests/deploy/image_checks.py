@@ -205,6 +205,7 @@ def test_sagemaker_s_way_to_start_it(engine: Engine, image: str, repository: Pat
     with running(engine, image, repository, "serve", "--model_base_path=/models/affine", network=False) as container:
         ping = ["python", "-c", ask % ("ping", None)]
         until(lambda: container.execute(ping).returncode == 0, 30, container.logs)
+        assert container.execute(engine.config(image)["Healthcheck"]["Test"][1:]).stdout == "ready\n"
         answer = python(container, ask % ("invocations", b'{"instances": [4.0]}'))
         assert json.loads(answer) == {"predictions": [8.0]}
 

@@ -11,7 +11,8 @@ asked for in grey, may be one level off.
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 MAX_IMAGE_PIXELS = 1 << 26
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
 # libpng's fixed point weights for red, green and blue; it truncates where others round.
-_PNG_GREY = np.array([9797, 19234, 3737], dtype=np.int64)
+_PNG_GREY = np.array([9797, 19234, 3737], dtype=np.int32)
 _PNG_GREY_SHIFT = 15
+#: Pixels that are converted at a time: a large image takes its decoded form and the result, and little more.
+_TILE = 1 << 18
 #: Bytes of a text that may be the name of a file.
 _LONGEST_NAME = 256
 
@@ -99,10 +102,31 @@ def _pixels(image: PilImage.Image, channels: int, data: bytes) -> npt.NDArray[np
         image.draft("L", image.size)
     if kind == "BMP" and image.mode not in ("L", "RGB", "RGBA"):
         raise ImageDecodeError(f"A BMP image of mode {image.mode} is not supported; send 24 or 32 bits per pixel.")
+    if image.width * image.height <= _TILE:
+        return _converted(image, channels, kind)
+    pixels = np.empty((image.height, image.width, channels), np.uint8)
+    for box in _tiles(image.width, image.height):
+        left, top, right, bottom = box
+        pixels[top:bottom, left:right] = _converted(image.crop(box), channels, kind)
+    return pixels
+
+
+def _tiles(width: int, height: int) -> Iterator[tuple[int, int, int, int]]:
+    """Boxes of at most ``_TILE`` pixels that make up an image, however wide it is."""
+    columns = min(width, _TILE)
+    rows = _TILE // columns
+    for top in range(0, height, rows):
+        for left in range(0, width, columns):
+            yield left, top, min(left + columns, width), min(top + rows, height)
+
+
+def _converted(image: PilImage.Image, channels: int, kind: str | None) -> npt.NDArray[np.uint8]:
+    """The pixels of an image of a format; each is converted by itself, so that parts of an image are as the whole."""
     if image.mode.startswith("I"):
-        return _from_16_bit(np.asarray(image), channels)
+        grey = (np.asarray(image) >> 8).astype(np.uint8)[..., np.newaxis]
+        return np.repeat(grey, channels, axis=2)
     if channels == 1 and kind == "PNG" and image.mode in ("P", "RGB", "RGBA"):
-        rgb = np.asarray(image.convert("RGB")).astype(np.int64)
+        rgb = np.asarray(image.convert("RGB")).astype(np.int32)
         return ((rgb @ _PNG_GREY) >> _PNG_GREY_SHIFT).astype(np.uint8)[..., np.newaxis]
     if channels == 1:
         return np.array(image.convert("L"))[..., np.newaxis]
@@ -112,11 +136,6 @@ def _pixels(image: PilImage.Image, channels: int, data: bytes) -> npt.NDArray[np
         # TensorFlow leaves these pixels as the black canvas below.
         rgb8[np.asarray(image) == transparent] = 0
     return rgb8
-
-
-def _from_16_bit(pixels: npt.NDArray[Any], channels: int) -> npt.NDArray[np.uint8]:
-    grey = (pixels >> 8).astype(np.uint8)[..., np.newaxis]
-    return np.repeat(grey, channels, axis=2)
 
 
 def _not_an_image(data: bytes, reason: str) -> ImageDecodeError:

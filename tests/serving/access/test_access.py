@@ -147,6 +147,13 @@ BAD: list[tuple[str, str]] = [
     ('[[principal]]\nname = "a"\ncertificates = ["ci"]', "has the certificate 'ci'; expected a subject such as CN=ci"),
     ('[[principal]]\nname = "a"\nclaims = {sub = "x"}', "has claims, and there is no \\[jwt\\]"),
     ('[[principal]]\nname = "a"\nclaims = "x"', "principal 'a' has str; expected a table"),
+    *(
+        (
+            f'[[principal]]\nname = "a"\nclaims = {{groups = {value}}}',
+            "'a' has the claim groups = .*; expected one text",
+        )
+        for value in ('["ml"]', "[]", "{a = 1}", "2020-01-01", "2020-01-01T00:00:00Z", "12:00:00", "nan")
+    ),
     ("[jwt]\nissuer = 'i'", "\\[jwt\\] has jwks = None; expected a text"),
     ("[jwt]\njwks='http://a/b'\nissuer='i'\naudience='a'", "keys could be changed on the way"),
     (
@@ -182,6 +189,8 @@ def test_claims_of_tokens(tmp_path: Path) -> None:
     text = (
         '[[principal]]\nname = "a"\nclaims = {sub = "s", groups = "g"}\n'
         '[[principal]]\nname = "b"\nclaims = {level = 3}\n'
+        '[[principal]]\nname = "c"\nclaims = {admin = true}\n'
+        '[[principal]]\nname = "d"\nclaims = {level = 1}\n'
         "[jwt]\njwks = 'k'\nissuer = 'i'\naudience = 'a'\n"
     )
     file = write(tmp_path, text)
@@ -192,6 +201,13 @@ def test_claims_of_tokens(tmp_path: Path) -> None:
         ({"sub": "ss", "groups": ["g"]}, None),
         ({"level": 3}, "b"),
         ({"level": "3"}, None),
+        ({"level": [2, 3.0]}, "b"),
+        ({"admin": True}, "c"),
+        ({"admin": [False, True]}, "c"),
+        ({"admin": 1}, None),
+        ({"admin": [1]}, None),
+        ({"admin": "true"}, None),
+        ({"level": True}, None),
         ({}, None),
     ]
     for claims, name in found:

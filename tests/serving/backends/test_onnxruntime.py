@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from modelyard.artifact import TensorSpec
 from modelyard.errors import InvalidInputError, LoadError, PredictionError, RequestTooLargeError
 from modelyard.serving.backends import OnnxRuntimeBackend
 from tests.support.models import publish_rounds
@@ -15,26 +14,6 @@ from tests.support.models import publish_rounds
 
 def _load(path: Path) -> OnnxRuntimeBackend:
     return OnnxRuntimeBackend({"graph": path}, threads=1)
-
-
-def test_signatures_say_what_the_graph_says(scores_onnx: Path) -> None:
-    signature = _load(scores_onnx).signatures["graph"]
-    assert signature.compute == "graph"
-    assert signature.inputs == (TensorSpec(name="image", dtype="float32", shape=(-1, 2, 3)),)
-    assert signature.outputs == (
-        TensorSpec(name="class_id", dtype="int64", shape=(-1,)),
-        TensorSpec(name="label", dtype="string", shape=(-1,)),
-        TensorSpec(name="scores", dtype="float32", shape=(-1, 4)),
-    )
-
-
-def test_it_computes_the_outputs_that_are_asked_for(scores_onnx: Path, images: np.ndarray) -> None:
-    values = _load(scores_onnx).run("graph", {"image": images}, ["scores", "label", "class_id"])
-    assert list(values) == ["scores", "label", "class_id"]
-    np.testing.assert_array_equal(values["scores"], images.reshape(2, 6)[:, :4])
-    assert values["label"].tolist() == [b"bag", "sur\u00eatre".encode()]
-    assert values["class_id"].dtype == np.int64
-    assert list(_load(scores_onnx).run("graph", {"image": images}, ["label"])) == ["label"]
 
 
 def test_a_call_without_an_end_is_interrupted_and_later_calls_are_answered(tmp_path: Path) -> None:
@@ -66,17 +45,6 @@ def test_bytes_that_are_no_text_are_refused(echo: OnnxRuntimeBackend) -> None:
         echo.run("graph", {"x": np.array([b"plain", b"\xff\xfe"], dtype=object)}, ["y"])
 
 
-@pytest.mark.parametrize("shape", [(2, 3), (1, 3, 2), (1, 1, 2, 3)])
-def test_a_wrong_shape_is_refused(scores_onnx: Path, shape: tuple[int, ...]) -> None:
-    with pytest.raises(InvalidInputError, match="graph 'graph'"):
-        _load(scores_onnx).run("graph", {"image": np.zeros(shape, np.float32)}, ["scores"])
-
-
-def test_a_wrong_dtype_is_refused(scores_onnx: Path) -> None:
-    with pytest.raises(InvalidInputError, match="float"):
-        _load(scores_onnx).run("graph", {"image": np.zeros((1, 2, 3), np.int32)}, ["scores"])
-
-
 def test_a_failure_of_the_graph_is_not_the_callers(sum_onnx: Path) -> None:
     inputs = {"a": np.ones(2, np.float32), "b": np.ones(3, np.float32)}
     with pytest.raises(PredictionError, match="graph 'graph'"):
@@ -87,20 +55,6 @@ def test_a_request_that_needs_more_memory_than_there_is_is_too_large(fill_onnx: 
     inputs = {"one": np.ones(1, np.float32), "shape": np.array([1 << 15, 1 << 15, 1 << 15])}
     with pytest.raises(RequestTooLargeError, match="does not fit into memory: send fewer rows"):
         _load(fill_onnx).run("graph", inputs, ["y"])
-
-
-@pytest.mark.parametrize("content", [b"", b"not a graph", b"\x08\x0a"])
-def test_a_corrupted_file_is_a_load_error(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "graph.onnx"
-    path.write_bytes(content)
-    with pytest.raises(LoadError, match=r"graph\.onnx"):
-        _load(path)
-
-
-def test_a_truncated_file_is_a_load_error(scores_onnx: Path) -> None:
-    scores_onnx.write_bytes(scores_onnx.read_bytes()[:-40])
-    with pytest.raises(LoadError, match=r"scores\.onnx"):
-        _load(scores_onnx)
 
 
 def test_close_frees_the_sessions(scores_onnx: Path) -> None:

@@ -10,34 +10,12 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from modelyard.artifact import TensorSpec
 from modelyard.errors import InternalError, InvalidInputError, LoadError, RequestTooLargeError
 from modelyard.serving.backends import OpenVinoBackend
 
 
 def _load(path: Path, *, threads: int = 1, requests: int = 1) -> OpenVinoBackend:
     return OpenVinoBackend({"graph": path}, threads=threads, requests=requests)
-
-
-def test_signatures_say_what_the_graph_says(scores_onnx: Path) -> None:
-    signature = _load(scores_onnx).signatures["graph"]
-    assert signature.compute == "graph"
-    assert signature.inputs == (TensorSpec(name="image", dtype="float32", shape=(-1, 2, 3)),)
-    assert signature.outputs == (
-        TensorSpec(name="class_id", dtype="int64", shape=(-1,)),
-        TensorSpec(name="label", dtype="string", shape=(-1,)),
-        TensorSpec(name="scores", dtype="float32", shape=(-1, 4)),
-    )
-
-
-def test_it_computes_the_outputs_that_are_asked_for(scores_onnx: Path, images: np.ndarray) -> None:
-    backend = _load(scores_onnx)
-    values = backend.run("graph", {"image": images}, ["scores", "label", "class_id"])
-    assert list(values) == ["scores", "label", "class_id"]
-    np.testing.assert_array_equal(values["scores"], images.reshape(2, 6)[:, :4])
-    assert values["label"].tolist() == [b"bag", "sur\u00eatre".encode()]
-    assert values["class_id"].dtype == np.int64
-    assert list(backend.run("graph", {"image": images}, ["label"])) == ["label"]
 
 
 def test_arrays_may_be_read_only_or_scattered(scores_onnx: Path, images: np.ndarray) -> None:
@@ -93,17 +71,6 @@ def test_calls_at_the_same_time_get_their_own_answers(scores_onnx: Path) -> None
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-@pytest.mark.parametrize("shape", [(2, 3), (1, 3, 2), (1, 1, 2, 3)])
-def test_a_wrong_shape_is_refused(scores_onnx: Path, shape: tuple[int, ...]) -> None:
-    with pytest.raises(InvalidInputError, match="graph 'graph'"):
-        _load(scores_onnx).run("graph", {"image": np.zeros(shape, np.float32)}, ["scores"])
-
-
-def test_a_wrong_dtype_is_refused(scores_onnx: Path) -> None:
-    with pytest.raises(InvalidInputError, match="precision: i32"):
-        _load(scores_onnx).run("graph", {"image": np.zeros((1, 2, 3), np.int32)}, ["scores"])
 
 
 def test_shapes_that_do_not_fit_each_other_are_refused(sum_onnx: Path) -> None:
@@ -177,20 +144,6 @@ def test_an_operation_without_counterpart_is_named(write_onnx) -> None:
     )
     with pytest.raises(LoadError, match="no counterpart for StringNormalizer"):
         _load(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"not a graph", b"\x08\x0a"])
-def test_a_corrupted_file_is_a_load_error(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "graph.onnx"
-    path.write_bytes(content)
-    with pytest.raises(LoadError, match=r"graph\.onnx"):
-        _load(path)
-
-
-def test_a_truncated_file_is_a_load_error(scores_onnx: Path) -> None:
-    scores_onnx.write_bytes(scores_onnx.read_bytes()[:-40])
-    with pytest.raises(LoadError, match=r"scores\.onnx"):
-        _load(scores_onnx)
 
 
 def test_a_call_after_close_is_a_bug(scores_onnx: Path, images: np.ndarray) -> None:

@@ -34,6 +34,12 @@ def test_the_parameters_file(tmp_path: Path) -> None:
     assert read_batch_parameters(file) == BatchParameters()
 
 
+def test_the_largest_numbers_are_no_limit(tmp_path: Path) -> None:
+    file = tmp_path / "batching.config"
+    file.write_text(f"max_enqueued_batches {{ value: {(1 << 63) - 1} }}")
+    assert read_batch_parameters(file).max_queued_rows == (1 << 63) - 1
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -156,6 +156,9 @@ def test_options_made_without_flags_have_the_flags_defaults() -> None:
         ("--max_queue_delay_ms=-0.5", "--max_queue_delay_ms=-0.5; expected 0 or more"),
         ("--prediction_log_max_seconds=0", "expected more than 0"),
         ("--tensorflow_intra_op_parallelism=100000", "--tensorflow_intra_op_parallelism=100000; expected 1024 or less"),
+        ("--max_connections=99999999999999999999", "=99999999999999999999; expected 4611686018427387904 or less"),
+        ("--drain_seconds=1e300", "--drain_seconds=1e+300; expected 2147483647 or less"),
+        ("--rest_api_max_json_depth=501", "--rest_api_max_json_depth=501; expected 500 or less"),
         ("--tensorflow_session_parallelism=1025", "--tensorflow_session_parallelism=1025; expected 1024 or less"),
         ("--enable_batching=yes", "expected true or false"),
         ("--grpc_channel_arguments=grpc.max_connection_age_ms", "expected name=value"),
@@ -171,6 +174,13 @@ def test_values_that_make_no_sense(flag: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse(flag)
     assert message in caught.value.message
+
+
+@pytest.mark.parametrize("name", [flag.name for flag in FLAGS if flag.kind in ("int", "float")])
+@pytest.mark.parametrize("digits", [20, 300])
+def test_numbers_that_nothing_can_hold(name: str, digits: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"--{name}.*; expected"):
+        parse(f"--{name}={'9' * digits}")
 
 
 def test_a_page_of_metrics_has_a_path_from_the_root(tmp_path: Path) -> None:

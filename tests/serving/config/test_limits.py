@@ -11,6 +11,7 @@ import pytest
 
 from modelyard.errors import ConfigurationError
 from modelyard.serving import parse_flags
+from modelyard.serving.config import FLAGS
 from tests.support.models import publish_affine
 from tests.support.server import serve
 
@@ -76,3 +77,41 @@ def test_the_flags_reach_the_transport(tmp_path: Path, transport: str) -> None:
         server.wait_until(lambda: status() == 200, 10.0, "free again")
         with grpc.insecure_channel(server.grpc_address) as channel:
             grpc.channel_ready_future(channel).result(timeout=20)
+
+
+@pytest.mark.parametrize("transport", ["native", "python"])
+def test_every_number_at_its_largest(tmp_path: Path, transport: str) -> None:
+    publish_affine(tmp_path / "affine", slope=2.0, intercept=1.0)
+    (tmp_path / "models.config").write_text(f"""model_config_list {{ config {{
+        name: "affine" base_path: "{tmp_path / "affine"}" model_platform: "tensorflow"
+        logging_config {{
+            log_collector_config {{ filename_prefix: "{tmp_path / "log"}" }} sampling_config {{ sampling_rate: 1 }}
+        }}
+    }} }}""")
+    # Upstream takes the largest number of 64 bits for no limit.
+    (tmp_path / "batching.config").write_text(
+        f"max_batch_size {{ value: 64 }} max_enqueued_batches {{ value: {(1 << 63) - 1} }}"
+    )
+    # These would be done: threads, copies of a model, repetitions and a pause; or exclude each other.
+    done = {"num_tflite_pools", "num_request_iterations_for_warmup", "shutdown_delay_seconds"}
+    flags = [
+        f"--{flag.name}={flag.largest}"
+        for flag in FLAGS
+        if flag.kind in ("int", "float")
+        and not flag.name.endswith(("port", "_parallelism"))
+        and flag.name not in done
+        and not (flag.native_only and transport == "python")
+    ]
+    for more in (
+        ["--enable_batching", f"--batching_parameters_file={tmp_path / 'batching.config'}"],
+        ["--probe_loads"],
+    ):
+        flags_of_all = [*flags, *more, f"--model_config_file={tmp_path / 'models.config'}", f"--transport={transport}"]
+        with serve(None, model="affine", log_dir=tmp_path, flags=flags_of_all) as server:
+            nested = b"[" * 490 + b"1.0" + b"]" * 490
+            for _ in range(2):
+                assert server.post("/v1/models/affine:predict", b'{"instances": [1.0]}')[0] == 200
+                assert server.post("/v1/models/affine:predict", b'{"instances": ' + nested + b"}")[0] == 400
+            server.process.terminate()
+            assert server.process.wait(30) == 0
+        assert "Traceback" not in server.log_text()

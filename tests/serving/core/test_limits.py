@@ -201,6 +201,8 @@ def test_header_fields_are_limited() -> None:
     with serving(max_header_bytes=10_000, max_streams=3) as ports:
         assert ask(ports.rest, "GET / HTTP/1.1\r\nx: " + "a" * 9000)[0] == 200
         assert ask(ports.rest, "GET / HTTP/1.1\r\nx: " + "a" * 11_000)[0] == 431
+        # As the flag's help says.
+        assert ask(ports.rest, "GET / HTTP/1.1" + "\r\nx: a" * 101)[0] == 431
         with connected(ports.grpc, _PREFACE + call_head(("x", "a" * 11_000), end=True)) as connection:
             assert fields_of(connection)[":status"] == "431"
         with connected(ports.grpc, _PREFACE) as connection:

@@ -17,7 +17,7 @@ from modelyard.clients.values import Prediction
 from modelyard.errors import DeadlineExceededError, ModelyardError, RequestCancelledError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from concurrent.futures import Future, ThreadPoolExecutor
     from queue import SimpleQueue
 
 Call = Callable[[Row], Prediction]
@@ -73,18 +73,30 @@ class Runner:
         except queue.Empty:
             url = race.first.endpoint.address.url
             raise DeadlineExceededError(f"{url}: no complete answer in time.") from None
-        return _result(outcome)
+        try:
+            return _result(outcome)
+        finally:
+            # An error that keeps this frame would be kept by it, and both by nothing but the garbage collector.
+            del outcome
 
     def watch(self, pool: Pool[Transport], interval_s: float, probe: Callable[[Endpoint[Transport]], object]) -> None:
-        """Starts the health checks of a pool, once."""
-        if self._watcher is not None:
+        """Starts the health checks of a pool, once in each process: a fork leaves its threads behind."""
+        if self._watching():
             return
+        # Not on the thread: a fork in the middle of an import leaves a part of the module to the child.
+        from concurrent.futures import ThreadPoolExecutor
+
         with self._lock:
-            if self._watcher is None and not self._stop.is_set():
+            if not self._watching() and not self._stop.is_set():
+                workers = ThreadPoolExecutor(_PROBERS, thread_name_prefix="modelyard-probe")
+                arguments = (pool, interval_s, probe, workers)
                 self._watcher = threading.Thread(
-                    target=self._probe_forever, args=(pool, interval_s, probe), name="modelyard-health", daemon=True
+                    target=self._probe_forever, args=arguments, name="modelyard-health", daemon=True
                 )
                 self._watcher.start()
+
+    def _watching(self) -> bool:
+        return self._watcher is not None and self._watcher.is_alive()
 
     def close(self) -> None:
         self._stop.set()
@@ -92,11 +104,15 @@ class Runner:
             self._watcher.join()
 
     def _probe_forever(
-        self, pool: Pool[Transport], interval_s: float, probe: Callable[[Endpoint[Transport]], object]
+        self,
+        pool: Pool[Transport],
+        interval_s: float,
+        probe: Callable[[Endpoint[Transport]], object],
+        workers: ThreadPoolExecutor,
     ) -> None:
         from concurrent import futures
 
-        with futures.ThreadPoolExecutor(_PROBERS, thread_name_prefix="modelyard-probe") as workers:
+        with workers:
             while not self._stop.wait(interval_s):
                 # A name that cannot be resolved now keeps its addresses; the calls say what is wrong.
                 with contextlib.suppress(ModelyardError):
@@ -107,19 +123,25 @@ class Runner:
 def _start(send: Send[Transport], outcomes: SimpleQueue[Answer | BaseException]) -> None:
     """Sends on a thread of its own: one that waited for its turn would begin too late, and not at all after a fork."""
 
-    def run() -> None:
+    def run(outcomes: SimpleQueue[Answer | BaseException]) -> None:
         try:
             outcomes.put(send.endpoint.transport.send(send))
         except BaseException as exc:
             outcomes.put(exc)
+        finally:
+            # As above: the error of a call that lost stays there.
+            del outcomes
 
-    threading.Thread(target=run, name="modelyard-hedge", daemon=True).start()
+    threading.Thread(target=run, args=(outcomes,), name="modelyard-hedge", daemon=True).start()
 
 
 def _result(outcome: Answer | BaseException) -> Answer:
-    if isinstance(outcome, BaseException):
-        raise outcome
-    return outcome
+    try:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+    finally:
+        del outcome
 
 
 def run_many(

@@ -127,6 +127,11 @@ class Access:
             return rules.by_certificate.get(subject, rules.anonymous)
         return rules.anonymous
 
+    def administered(self, credentials: Credentials) -> Callable[[str], bool]:
+        """Tells of each model whether a caller may administer it."""
+        principal = self.find(credentials)
+        return lambda model: principal.may("admin", model) or self._administers(principal, "admin", credentials)
+
     def _administers(self, principal: Principal, scope: Scope, credentials: Credentials) -> bool:
         """Whether a caller without credentials may administer."""
         if scope != "admin" or principal.name:

@@ -10,7 +10,7 @@ import secrets
 import sys
 
 from modelyard.errors import ConfigurationError
-from modelyard.serving.access._principals import SCOPES, grants_of
+from modelyard.serving.access._principals import SCOPES, grants_of, is_name
 
 _DESCRIPTION = """\
 Makes a key for callers of a server. The key itself goes to the standard error,
@@ -31,6 +31,10 @@ _BYTES = 32
 
 def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
+    if not is_name(args.name):
+        raise ConfigurationError(f"The name is {args.name!r}; expected a text that can be printed, such as shop.")
+    if wrong := [scope for scope in args.scope if not scope.isprintable()]:
+        raise ConfigurationError(f"--scope is {wrong[0]!r}; expected a text that can be printed.")
     try:
         grants_of(args.scope, "the key")
     except ValueError as exc:
@@ -39,11 +43,16 @@ def main(argv: list[str]) -> int:
     entry = {"name": args.name, "keys": [f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"], "scopes": args.scope}
     limits = ("requests_per_second", "rows_per_second", "max_in_flight")
     entry |= {name: getattr(args, name) for name in limits if getattr(args, name)}
-    # Texts, numbers and lists of JSON are TOML's, too.
-    lines = [f"{name} = {json.dumps(value)}" for name, value in entry.items()]
+    lines = [f"{name} = {_toml(value)}" for name, value in entry.items()]
     sys.stdout.write("\n".join(["", "[[principal]]", *lines, ""]))
     sys.stderr.write(f"The key of {args.name}, shown this once:\n{key}\n")
     return 0
+
+
+def _toml(value: object) -> str:
+    """Texts, numbers and lists of JSON are TOML's, too, but for how it escapes what is beyond ASCII's letters."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(letter if letter.isascii() and letter != "\x7f" else f"\\U{ord(letter):08x}" for letter in text)
 
 
 def rate(text: str) -> float:

@@ -89,7 +89,9 @@ def _says(value: object, wanted: object) -> bool:
     """Whether a claim is or holds the wanted value: groups and roles are lists, OAuth's scopes are words."""
     if isinstance(value, str) and isinstance(wanted, str):
         return value == wanted or wanted in value.split()
-    return wanted in value if isinstance(value, list) else bool(value == wanted)
+    # To Python, true is the number 1.
+    values = value if isinstance(value, list) else [value]
+    return any(each == wanted and isinstance(each, bool) == isinstance(wanted, bool) for each in values)
 
 
 def read_rules(path: Path, content: bytes, before: Rules | None = None) -> Rules:
@@ -118,7 +120,7 @@ def _rules(document: Mapping[str, object], folder: Path, before: Rules | None) -
     jwt = _jwt(document["jwt"], folder) if "jwt" in document else None
     for item in _list(document.get("principal", []), dict, "principal", "tables, written [[principal]]"):
         name = item.get("name")
-        if not isinstance(name, str) or not name or not name.isprintable() or name in names:
+        if not isinstance(name, str) or not is_name(name) or name in names:
             raise _Wrong(f"a principal's name is {name!r}; expected a text that no other principal has.")
         names.add(name)
         what = f"principal {name!r}"
@@ -126,7 +128,7 @@ def _rules(document: Mapping[str, object], folder: Path, before: Rules | None) -
         principal = Principal(
             name=name,
             grants=grants_of(item.get("scopes", []), what),
-            claims=_table(item.get("claims", {}), what),
+            claims=_claims(item.get("claims", {}), what),
             quota=_quota(item, name, quotas.get(name)),
         )
         for text in _list(item.get("keys", []), str, f"keys of {what}", "texts"):
@@ -158,6 +160,11 @@ def _rules(document: Mapping[str, object], folder: Path, before: Rules | None) -
     return Rules(anonymous=anonymous, by_key=by_key, by_certificate=by_certificate, by_claims=tuple(by_claims), jwt=jwt)
 
 
+def is_name(text: str) -> bool:
+    """Whether a text may name a principal: it stands in lines of the log."""
+    return bool(text) and text.isprintable()
+
+
 def grants_of(texts: object, what: str) -> tuple[tuple[Scope, str], ...]:
     grants: list[tuple[Scope, str]] = []
     for text in _list(texts, str, f"scopes of {what}", "texts"):
@@ -170,6 +177,17 @@ def grants_of(texts: object, what: str) -> tuple[tuple[Scope, str], ...]:
             )
         grants.append((found, pattern or "*"))
     return tuple(grants)
+
+
+def _claims(table: object, what: str) -> Mapping[str, object]:
+    claims = _table(table, what)
+    for name, value in claims.items():
+        if not isinstance(value, str | int | float) or value != value:
+            raise _Wrong(
+                f"{what} has the claim {name} = {value!r}; expected one text, number or boolean, which a token may "
+                "have among others."
+            )
+    return claims
 
 
 def _quota(item: Mapping[str, object], name: str, before: Quota | None) -> Quota | None:

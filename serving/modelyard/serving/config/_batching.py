@@ -46,7 +46,8 @@ class BatchParameters:
 
     @property
     def max_queued_rows(self) -> int:
-        return self.max_enqueued_batches * self.max_batch_size
+        # TensorFlow Serving takes the largest number of 64 bits for no limit: no product may be larger.
+        return min(self.max_enqueued_batches * self.max_batch_size, sys.maxsize)
 
     def padded_size(self, rows: int) -> int:
         return next((size for size in self.allowed_batch_sizes if size >= rows), rows)

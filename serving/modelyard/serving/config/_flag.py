@@ -18,6 +18,9 @@ _V = TypeVar("_V", bound=Value)
 _T = TypeVar("_T")
 #: More threads than any machine has cores are a mistake.
 MOST_THREADS = 1024
+INT32_MAX = (1 << 31) - 1
+#: The largest whole number of any flag: the native core counts with 64 bits, and adds to it.
+_MOST_WHOLE = 1 << 62
 _KINDS: dict[type[Value], Kind] = {bool: "bool", int: "int", float: "float", str: "text"}
 
 
@@ -48,6 +51,11 @@ class Flag:
     def kind(self) -> Kind:
         """Type of its value; ``texts`` for a flag that may be given more than once."""
         return "texts" if self.repeated else _KINDS[type(self.default)]
+
+    @property
+    def largest(self) -> float:
+        """The largest number that it takes; times beyond TensorFlow Serving's 32 bits overflow some clock."""
+        return min(self.most, _MOST_WHOLE if self.kind == "int" else INT32_MAX)
 
 
 def flag(

@@ -11,12 +11,21 @@ from typing import Literal
 from modelyard.artifact import PRECISIONS, TrustedKey
 from modelyard.errors import ConfigurationError
 from modelyard.serving.backends import CPU, RUNTIMES, Runtime, read_device
-from modelyard.serving.config._flag import MOST_THREADS, Flag, flag, milliseconds, path_or_none, same, set_by, upstream
+from modelyard.serving.config._flag import (
+    INT32_MAX,
+    MOST_THREADS,
+    Flag,
+    flag,
+    milliseconds,
+    path_or_none,
+    same,
+    set_by,
+    upstream,
+)
 
 InsecureAdmin = Literal["", "loopback", "anywhere"]
 Form = Literal["text", "json"]
 
-INT32_MAX = (1 << 31) - 1
 #: 0, for no limit, as a number that timers can hold.
 FOREVER_S = 1e9
 #: What hyper's buffer for a head has at least.
@@ -49,8 +58,9 @@ class TransportLimits:
     )  # fmt: skip
     max_header_bytes: int = flag(
         "max_header_bytes", 32 << 10,
-        "bytes of a request's line and header fields; more are refused with 431 (python: 400)",
-        least=_MIN_HEADER_BYTES,
+        "bytes of a request's line and header fields; more are refused with 431 (python: 400), as more than 100 fields "
+        "over HTTP/1.1 are (python: any number)",
+        least=_MIN_HEADER_BYTES, most=INT32_MAX,
     )  # fmt: skip
     header_timeout_s: float = flag(
         "header_timeout_seconds", 20.0,
@@ -162,7 +172,7 @@ class LoadOptions:
         read=_or_none, most=MOST_THREADS,
     )  # fmt: skip
     prefer_tflite: bool = upstream("prefer_tflite_model", False, "use model.tflite even where there are other files")
-    interpreters: int = set_by(1, same("num_tflite_pools", 0, "LiteRT interpreters (0: cores)"))
+    interpreters: int = set_by(1, same("num_tflite_pools", 0, "LiteRT interpreters (0: cores)", most=MOST_THREADS))
     runtime: Runtime | None = flag(
         "runtime", "", "use this runtime and no other (default: the manifest's choice)",
         choices=RUNTIMES, read=_or_none,
@@ -280,5 +290,6 @@ class LifecycleOptions:
         0,
         "memory that this process may take (0: what is free)",
         read=lambda megabytes: megabytes << 20,
+        most=1 << 40,
     )
     probe_timeout_s: float = flag("probe_timeout_seconds", 300.0, "time that this process may take")

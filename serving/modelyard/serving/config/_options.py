@@ -16,6 +16,7 @@ from modelyard.artifact import Location
 from modelyard.errors import ConfigurationError
 from modelyard.serving.config._batching import BatchParameters
 from modelyard.serving.config._flag import (
+    INT32_MAX,
     MOST_THREADS,
     Flag,
     flag,
@@ -31,7 +32,6 @@ from modelyard.serving.config._flag import (
 from modelyard.serving.config._models import ModelConfig
 from modelyard.serving.config._option_groups import (
     FOREVER_S,
-    INT32_MAX,
     AccessOptions,
     LifecycleOptions,
     LoadOptions,
@@ -211,7 +211,8 @@ class ServerOptions:
     )
     rest_tls: bool = flag("rest_api_ssl", True, "with --ssl_config_file, serve REST with TLS too")
     max_body_bytes: int = flag("rest_api_max_body_bytes", 100 << 20, "largest REST body")
-    max_json_depth: int = flag("rest_api_max_json_depth", 100, "deepest nesting of a REST body")
+    # Python's reader of JSON ends at some 900 levels.
+    max_json_depth: int = flag("rest_api_max_json_depth", 100, "deepest nesting of a REST body, up to 500", most=500)
     limits: TransportLimits = group(TransportLimits)
     strict_json: bool = flag(
         "rest_api_strict_json", False, "refuse to answer NaN and Infinity, which strict parsers cannot read"

@@ -90,8 +90,8 @@ def _check_bounds(flag: Flag, value: float) -> None:
     if value < flag.least or (flag.positive and value <= 0):
         wanted = "more than 0" if flag.positive else f"{flag.least} or more"
         raise ConfigurationError(f"--{flag.name}={value:g}; expected {wanted}.")
-    if value > flag.most:
-        raise ConfigurationError(f"--{flag.name}={value}; expected {flag.most} or less.")
+    if value > flag.largest:
+        raise ConfigurationError(f"--{flag.name}={value}; expected {flag.largest} or less.")
 
 
 def _add(group: argparse._ArgumentGroup, flag: Flag) -> None:

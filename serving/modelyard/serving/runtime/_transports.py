@@ -21,7 +21,7 @@ from modelyard.serving.repository import Admin, ModelManager
 from modelyard.serving.runtime._security import Security
 from modelyard.serving.telemetry import Telemetry
 from modelyard.serving.transports.grpc import ARGUMENTS, GrpcioServer, limits_of
-from modelyard.serving.transports.http import Application
+from modelyard.serving.transports.http import Application, HttpRequest
 
 if TYPE_CHECKING:
     from modelyard.serving.transports.asgi import UvicornServer
@@ -104,6 +104,7 @@ def _rest(parts: Parts, oip: OipService, core: NativeCore | None) -> NativeRest 
             version=installed_version("modelyard"),
             traffic=None if parts.predictor.rollout is None else parts.predictor.rollout.table,
             check=lambda request: admit(access, request, "metadata").release(),
+            administered=lambda request: access.administered(request.credentials),
         )
     port, tls = options.rest_api_port, parts.security.tls if options.rest_tls else None
     if core is not None:
@@ -118,14 +119,18 @@ def _rest(parts: Parts, oip: OipService, core: NativeCore | None) -> NativeRest 
 def _pages(parts: Parts) -> dict[str, Page]:
     """The JSON documents beside the APIs."""
     options, manager, rollout = parts.options, parts.manager, parts.predictor.rollout
+    access = parts.security.access
     pages: dict[str, Page] = {
-        "/v1/models": Page(scope="metadata", text=partial(models_json, manager)),
-        "/v2/config": Page(scope="admin", text=partial(config_json, options, manager)),
+        "/v1/models": Page(
+            scope="metadata",
+            text=lambda request: models_json(manager, access.administered(request.credentials)),
+        ),
+        "/v2/config": Page(scope="admin", text=lambda _: config_json(options, manager)),
     }
     if rollout is not None:
-        pages["/v2/traffic"] = Page(scope="metadata", text=rollout.rows_json)
+        pages["/v2/traffic"] = Page(scope="metadata", text=lambda _: rollout.rows_json())
 
-    def document() -> str:
+    def document(_: HttpRequest) -> str:
         # The general paths hold for models of which nothing is loaded.
         models = {name: known for name in manager.names if (known := signatures_of(manager, name))}
         version, paths = installed_version("modelyard"), options.metrics_paths

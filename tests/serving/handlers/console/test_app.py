@@ -51,7 +51,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
             predictor=predictor,
             metrics=metrics,
             statistics=predictor.statistics,
-            document=lambda: json.dumps(
+            document=lambda _: json.dumps(
                 openapi_document({name: signatures_of(manager, name) for name in manager.names}, version="1")
             ),
             version="1",

@@ -31,6 +31,8 @@ from modelyard.wire import http_status_of
 #: Asked before every page: raises an error for a caller who may not see it. UnauthenticatedError makes a browser ask
 #: for a name and a password (HTTP basic), which it then sends along.
 Check = Callable[[HttpRequest], None]
+#: Of a request, tells of each model whether its caller may administer it.
+Administered = Callable[[HttpRequest], Callable[[str], bool]]
 
 _ROOT = "/console"
 _MODEL = re.compile(r"/console/models/([^/]+)")
@@ -74,9 +76,10 @@ class ConsoleApp:
         predictor: Predictor,
         metrics: Metrics,
         statistics: ModelStatistics,
-        document: Callable[[], str],
+        document: Callable[[HttpRequest], str],
         version: str,
         check: Check | None = None,
+        administered: Administered = lambda _: lambda _: False,
         traffic: Traffic | None = None,
     ) -> None:
         self._app, self.limits = app, app.limits
@@ -84,6 +87,7 @@ class ConsoleApp:
         self._predictor = predictor
         self._document = document
         self._check = check
+        self._administered = administered
         self._traffic = traffic
         self._live = Live(manager, metrics, statistics)
         self._static = {name: resources.files(__package__).joinpath("static", name).read_bytes() for name in _STATIC}
@@ -121,21 +125,23 @@ class ConsoleApp:
             headers = [_HTML, (b"content-security-policy", _REPORT_POLICY), (b"cache-control", b"no-store"), *_SAFE]
             return Answer(status=200, body=body, headers=headers)
         if path == _ROOT:
-            return await self._html(request, "models.html", lambda: {"view": models_view(self._manager)})
+            return await self._html(
+                request, "models.html", lambda: {"view": models_view(self._manager, self._administered(request))}
+            )
         if path == f"{_ROOT}/live":
             return await self._html(request, "live.html", lambda: {"view": self._live.look()})
         if path == f"{_ROOT}/api":
-            return await self._html(request, "api.html", lambda: {"document": json.loads(self._document())})
+            return await self._html(request, "api.html", lambda: {"document": json.loads(self._document(request))})
         if model is not None:
             return await self._model(request, unquote(model[1]))
         raise ModelNotFoundError(f"There is no page {request.path}; the first one is {_ROOT}.")
 
     async def _model(self, request: HttpRequest, name: str, trial: Trial | None = None) -> Answer:
-        return await self._html(
-            request,
-            "model.html",
-            lambda: {"view": model_view(self._manager, name, self._traffic), "trial": trial},
-        )
+        def values() -> dict[str, object]:
+            place = self._administered(request)(name)
+            return {"view": model_view(self._manager, name, self._traffic, place=place), "trial": trial}
+
+        return await self._html(request, "model.html", values)
 
     async def _try(self, request: HttpRequest, name: str) -> Answer:
         # It may not spend this user's quota.

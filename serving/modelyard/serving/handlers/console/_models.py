@@ -62,6 +62,7 @@ class SignatureView:
 @dataclass(frozen=True, kw_only=True)
 class ModelView:
     name: str
+    #: Empty for who may not administer it.
     base_path: str
     ready: bool
     versions: Sequence[VersionView]
@@ -70,12 +71,15 @@ class ModelView:
     limit: int = EXAMPLE_VALUES
 
 
-def models_view(manager: ModelManager) -> list[ModelView]:
-    return [_model(manager, config) for config in sorted(manager.configs, key=lambda config: config.name)]
+def models_view(manager: ModelManager, administered: Callable[[str], bool]) -> list[ModelView]:
+    return [
+        _model(manager, config, place=administered(config.name))
+        for config in sorted(manager.configs, key=lambda config: config.name)
+    ]
 
 
-def model_view(manager: ModelManager, name: str, traffic: Traffic | None) -> ModelView:
-    view = _model(manager, _config(manager, name))
+def model_view(manager: ModelManager, name: str, traffic: Traffic | None, *, place: bool) -> ModelView:
+    view = _model(manager, _config(manager, name), place=place)
     signatures = sorted(signatures_of(manager, name).items())
     return replace(
         view,
@@ -84,10 +88,10 @@ def model_view(manager: ModelManager, name: str, traffic: Traffic | None) -> Mod
     )
 
 
-def _model(manager: ModelManager, config: ModelConfig) -> ModelView:
+def _model(manager: ModelManager, config: ModelConfig, *, place: bool) -> ModelView:
     return ModelView(
         name=config.name,
-        base_path=str(config.base_path),
+        base_path=str(config.base_path) if place else "",
         ready=manager.ready(config.name),
         versions=_versions(manager, config),
     )

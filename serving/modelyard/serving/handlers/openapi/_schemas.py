@@ -260,7 +260,9 @@ COMPONENTS: dict[str, Schema] = {
                                 }
                             ),
                         },
-                    }
+                    },
+                    # Who administers the model is told.
+                    optional=("base_path",),
                 )
             )
         }

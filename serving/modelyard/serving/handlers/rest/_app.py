@@ -94,7 +94,7 @@ class RestApp:
         page = self._pages.get(path) if method == "GET" and not query else None
         if page is not None:
             with admit(self._access, request, page.scope):
-                document = await self._predictor.offload(page.text)
+                document = await self._predictor.offload(partial(page.text, request))
             return Answer(status=200, body=document.encode(), headers=[JSON])
         if self._v2 is not None and (path == "/v2" or path.startswith("/v2/")):
             return await self._v2(request)

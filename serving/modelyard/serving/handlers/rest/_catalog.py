@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from modelyard.artifact import Signature
 from modelyard.errors import ModelNotFoundError, ModelyardError
-from modelyard.serving.config import ServerOptions
+from modelyard.serving.config import ModelConfig, ServerOptions
 from modelyard.serving.repository import ModelManager, VersionStatus
 from modelyard.serving.requests import ModelSpec, format_shape
 from modelyard.serving.servables import Servable
@@ -44,15 +44,17 @@ def signatures_of(manager: ModelManager, name: str) -> Mapping[str, Signature]:
     return read_loaded(manager, ModelSpec(name=name), lambda servable: servable.signatures, none)
 
 
-def models_json(manager: ModelManager) -> str:
-    return json.dumps({"models": [_model(manager, config.name) for config in manager.configs]}, indent=1) + "\n"
+def models_json(manager: ModelManager, administered: Callable[[str], bool]) -> str:
+    """The models; where their files are is said of those alone that the caller administers."""
+    models = [_model(manager, config, place=administered(config.name)) for config in manager.configs]
+    return json.dumps({"models": models}, indent=1) + "\n"
 
 
-def _model(manager: ModelManager, name: str) -> dict[str, object]:
-    config = next(config for config in manager.configs if config.name == name)
+def _model(manager: ModelManager, config: ModelConfig, *, place: bool) -> dict[str, object]:
+    name = config.name
     return {
         "name": name,
-        "base_path": str(config.base_path),
+        **({"base_path": str(config.base_path)} if place else {}),
         "ready": manager.ready(name),
         "labels": dict(manager.labels(name)),
         "versions": [

@@ -27,7 +27,7 @@ JSON = (b"content-type", b"application/json")
 @dataclass(frozen=True, kw_only=True)
 class Page:
     scope: Scope
-    text: Callable[[], str]
+    text: Callable[[HttpRequest], str]
 
 
 #: Answers what is below a path that is not TensorFlow Serving's.
