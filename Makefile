@@ -2,6 +2,8 @@
 PYTHON ?= python3
 # Processes that run tests at a time: each may take 4 GB.
 JOBS ?= 2
+# A number: the tests of `make test ORDER=7` run in a random order, and in the same one again.
+ORDER ?=
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
@@ -61,7 +63,8 @@ types: install
 # Of hundreds of processes that tests start, each would compile the package again where PYTHONDONTWRITEBYTECODE is set.
 unit: install
 	@$(BIN)/python -m compileall -q clients export training serving loadtests tests benchmarks
-	$(BIN)/pytest -q --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -q --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder \
+		$(if $(ORDER),--random-order-bucket=module --random-order-seed=$(ORDER))
 
 # What a transport can get wrong; the rest of the contract is the same code behind all of them.
 FALLBACK := $(patsubst %,tests/contract/test_%.py,four_apis grpc headers health in_flight lifecycle oip_grpc oip_rest \
