@@ -67,6 +67,17 @@ def test_an_open_loop_with_a_plan_leaves_a_report(server: RunningServer, tmp_pat
     assert "all limits kept" in page
 
 
+@pytest.mark.parametrize(("flags", "seed"), [((), 3), (("--seed", "0"), 0), (("--seed", "7"), 7)])
+def test_a_seed_that_is_given_goes_before_the_plan_s(
+    server: RunningServer, tmp_path: Path, flags: tuple[str, ...], seed: int
+) -> None:
+    (tmp_path / "plan.toml").write_text("[load]\nseed = 3\n")
+    command = ("run", "-t", "1s", "--host-grpc", server.grpc_address, "--data", "random")
+    done = loadtest(*command, "--plan", tmp_path / "plan.toml", "--report", tmp_path / "out", *flags)
+    assert f", seed {seed}\n" in done.stdout, done.stderr
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["plan"]["seed"] == str(seed)
+
+
 def test_a_broken_limit_is_told_everywhere(server: RunningServer, tmp_path: Path) -> None:
     junit = tmp_path / "junit.xml"
     done = loadtest(

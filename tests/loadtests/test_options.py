@@ -73,6 +73,7 @@ def test_no_host_at_all() -> None:
     [
         ["--rows", "0"],
         ["--rows", "1.5"],
+        ["--rows", "100000000000000000"],
         ["--rate", "0"],
         ["--rate", "nan"],
         ["--max-error-rate", "1.1"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,12 @@ def test_a_run_that_gets_no_better_ends_and_stays_ended(tmp_path: Path) -> None:
 
 
 def test_early_stop_checks_what_it_is_given() -> None:
-    with pytest.raises(ConfigurationError, match="patience 0"):
-        EarlyStop(Goal(), patience=0)
+    for patience in (0, -1, 1.5, math.nan, math.inf, "2", None):
+        with pytest.raises(ConfigurationError, match="patience is .*; expected a whole number >= 1"):
+            EarlyStop(Goal(), patience=patience)  # type: ignore[arg-type]
+    for delta in (-1, math.nan, math.inf, "0"):
+        with pytest.raises(ConfigurationError, match="min_delta is .*; expected a number >= 0"):
+            EarlyStop(Goal(), patience=1, min_delta=delta)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="evaluation has no 'accuracy'; it has test_loss"):
         Trainer(ToyTask(), OPTIONS, [EarlyStop(Goal(metric="accuracy", mode="max"), patience=1)]).run()
     with pytest.raises(ConfigurationError, match="mode is 'up'"):

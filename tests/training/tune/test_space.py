@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 
@@ -78,12 +79,22 @@ def test_the_space_is_the_given_one_or_the_tasks_own(trial: optuna.Trial) -> Non
         ({"trials": 0}, "trials is 0"),
         ({"jobs": 0}, "jobs is 0"),
         ({"seed": -1}, "seed is -1"),
+        ({"seed": 1 << 32}, r"seed is 4294967296; expected a number below 2\*\*32"),
+        ({"trials": 1.5}, "trials is 1.5; expected a whole number >= 1"),
+        ({"epochs": float("nan")}, "epochs is nan; expected a whole number >= 1"),
+        ({"startup_trials": "4"}, "startup_trials is '4'; expected a whole number >= 1"),
         ({"space": (Parameter(name="a", kind="int", low=1, high=2),) * 2}, "expected each name once"),
     ],
 )
 def test_impossible_options_are_an_error(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=message):
         TuneOptions(**{"task": "toy", "study_dir": tmp_path, **options})
+
+
+def test_numbers_of_numpy_become_pythons(tmp_path: Path) -> None:
+    options = TuneOptions(task="toy", study_dir=tmp_path, trials=np.int64(3), epochs=2e0)  # type: ignore[arg-type]
+    assert json.dumps(options.to_json()["trials"]) == "3"
+    assert (options.epochs, type(options.epochs)) == (2, int)
 
 
 def test_options_survive_the_file_and_another_folder_is_an_error(tmp_path: Path) -> None:

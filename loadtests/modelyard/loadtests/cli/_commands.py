@@ -45,10 +45,12 @@ def command(name: str, argv: list[str]) -> int:
     group.add_argument("--server-flag", action="append", default=[], metavar="FLAG", help="one more flag for it")
     group.add_argument("--no-pin", action="store_true", help="do not give generator and server cores of their own")
     group.add_argument("--report", type=Path, metavar="FOLDER", help="write JSON, CSV, JUnit XML and a page there")
-    group.add_argument("--seed", type=natural, default=0, help="of arrivals and choices (default 0)")
+    group.add_argument("--seed", type=natural, help="of arrivals and choices (default: the plan's, or 0)")
     add_arguments(parser)
     args = parser.parse_args(argv)
     options = options_from(args)
+    if args.seed is None:
+        args.seed = read_plan(args.plan).get("load", {}).get("seed", 0) if args.plan else 0
     for flag, reason in _UNUSED.get(name, {}).items():
         if _is_given(options, flag):
             raise ConfigurationError(f"modelyard loadtest {name} has no use for {flag}: {reason}.")

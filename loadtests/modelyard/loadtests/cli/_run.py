@@ -27,20 +27,19 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, options: LoadTestOptions) -> Report:
     load = read_plan(args.plan).get("load", {}) if args.plan else {}
     poisson = (args.arrivals or load.get("arrivals", "poisson")) == "poisson"
-    seed = args.seed or load.get("seed", 0)
     shape = options.shape or constant(options.rate, args.seconds)
     with target(args, options) as (loaded, plan):
         if options.replay:
             done, text = _replay(args, loaded, shape, poisson)
         else:
             source = traffic(args, loaded)
-            requests = source.requests(loaded, source.kinds(loaded), seed=seed)
+            requests = source.requests(loaded, source.kinds(loaded), seed=args.seed)
             plan["requests"] = source.text
-            done = run_open(loaded, requests, shape, poisson=poisson, seed=seed)
+            done = run_open(loaded, requests, shape, poisson=poisson, seed=args.seed)
             done = replace(done, log=done.log.expecting(request.kind for request in requests))
             arrivals = "Poisson" if poisson else "constant"
             text = f"open loop, {arrivals} arrivals, {shape.requests:.0f} requests due in {shape.seconds:g} s"
-    return report_of("modelyard loadtest run", {"load": text, **plan, "seed": str(seed)}, done, options.limits)
+    return report_of("modelyard loadtest run", {"load": text, **plan, "seed": str(args.seed)}, done, options.limits)
 
 
 def _replay(args: argparse.Namespace, options: LoadTestOptions, shape: Shape, poisson: bool) -> tuple[Run, str]:

@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--repository", type=Path, metavar="FOLDER", help="repository, model or version whose warm-up requests to send"
     )
-    group.add_argument("--rows", type=whole, default=1, help="rows per request (default 1)")
+    group.add_argument("--rows", type=_rows, default=1, help="rows per request (default 1)")
     group.add_argument(
         "--rate", type=positive, default=20.0, help="requests per second; with Locust, of each user (default 20)"
     )
@@ -183,18 +183,21 @@ _share = _number(lambda value: 0 <= value <= 1, "a share from 0 to 1")
 fraction = _number(lambda value: 0 < value < 1, "a share above 0 and below 1, such as 0.05")
 
 
-def _whole_from(least: int) -> Callable[[str], int]:
+def _whole_from(least: int, most: int | None = None) -> Callable[[str], int]:
     """A type for argparse: whole numbers."""
+    expected = f"a whole number, {least} or more" if most is None else f"a whole number from {least} to {most}"
 
     def read(text: str) -> int:
         with contextlib.suppress(ValueError):
-            if text.isdecimal() and int(text) >= least:
+            if text.isdecimal() and least <= int(text) <= (most or int(text)):
                 return int(text)
-        raise argparse.ArgumentTypeError(f"received {text!r}; expected a whole number, {least} or more")
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected {expected}")
 
     return read
 
 
+# Each row is put into its request by itself: more take minutes, and no server takes such requests.
+_rows = _whole_from(1, 1 << 20)
 whole = _whole_from(1)
 natural = _whole_from(0)
 

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from modelyard.errors import ConfigurationError
-from modelyard.training.run import EvalResult, Evaluated, Event, Goal, RunStarted, goal_of
+from modelyard.training.run import (
+    EvalResult,
+    Evaluated,
+    Event,
+    Goal,
+    RunStarted,
+    finite_number,
+    goal_of,
+    whole_number,
+)
 
 
 class EarlyStop:
@@ -18,17 +26,13 @@ class EarlyStop:
         min_delta: By how much an evaluation must be better to count.
 
     Raises:
-        ConfigurationError: ``patience`` is below 1 or ``min_delta`` below 0.
+        ConfigurationError: ``patience`` is no whole number from 1, or ``min_delta`` no number from 0.
     """
 
     def __init__(self, goal: Goal | str, *, patience: int, min_delta: float = 0.0) -> None:
-        if patience < 1 or min_delta < 0:
-            raise ConfigurationError(
-                f"Received patience {patience} and min_delta {min_delta}; expected patience >= 1, min_delta >= 0."
-            )
         self.goal = goal_of(goal)
-        self._patience = patience
-        self._min_delta = min_delta
+        self._patience = whole_number("patience", patience, 1)
+        self._min_delta = finite_number("min_delta", min_delta, 0)
         self._best: float | None = None
         self._waited = 0
 

@@ -16,6 +16,8 @@ from modelyard.training.run._options import (
     LoopOptions,
     TrainerOptions,
     change_options,
+    finite_number,
+    whole_number,
 )
 from modelyard.training.run._results import (
     Action,
@@ -62,6 +64,7 @@ __all__ = [
     "check_config",
     "curve_panels",
     "evaluate",
+    "finite_number",
     "first_line",
     "goal_of",
     "make_source",
@@ -70,6 +73,7 @@ __all__ = [
     "read_record",
     "replace_file",
     "restore",
+    "whole_number",
 ]
 
 __getattr__, __dir__ = attach(__name__, extra="training")

@@ -84,7 +84,7 @@ class LoopOptions:
             raise ConfigurationError(f"devices is {devices!r}; expected a tuple of names, such as ({devices!r},).")
         object.__setattr__(self, "devices", tuple(devices))
         for name, least in (("keep_checkpoints", 1), ("accumulate_steps", 1), ("seed", 0)):
-            object.__setattr__(self, name, _whole(name, getattr(self, name), least))
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
         if self.seed >= 1 << 32:
             raise ConfigurationError(f"seed is {self.seed}; expected a number below 2**32.")
         object.__setattr__(self, "clip_norm", _above_zero("clip_norm", self.clip_norm))
@@ -167,7 +167,7 @@ class TrainerOptions(LoopOptions):
             )
         for name in _COUNTS:
             if getattr(self, name) is not None or name in ("batch_size", "eval_batch_size", "steps_per_loop"):
-                object.__setattr__(self, name, _whole(name, getattr(self, name), 1))
+                object.__setattr__(self, name, whole_number(name, getattr(self, name), 1))
         for name in ("checkpoint_every_steps", "checkpoint_every_seconds", "keep_best"):
             if getattr(self, name) is not None and self.model_dir is None:
                 raise ConfigurationError(
@@ -229,7 +229,13 @@ def _above_zero(name: str, value: Any) -> float | None:
     return float(value)
 
 
-def _whole(name: str, value: Any, least: int) -> int:
+def finite_number(name: str, value: Any, least: float) -> float:
+    if not _is_number(value) or not least <= value < math.inf:
+        raise ConfigurationError(f"{name} is {value!r}; expected a number >= {least}.")
+    return float(value)
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
     """A whole number, also one such as 1e4."""
     if not _is_number(value) or value < least or value % 1 != 0:
         raise ConfigurationError(f"{name} is {value!r}; expected a whole number >= {least}.")

@@ -15,7 +15,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from modelyard.errors import ConfigurationError
-from modelyard.training.run import replace_file
+from modelyard.training.run import replace_file, whole_number
 from modelyard.training.tune._space import Parameter
 
 CONTINUES = "continues"
@@ -65,11 +65,10 @@ class TuneOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "study_dir", Path(self.study_dir))
-        for name in ("trials", "jobs", "epochs", "startup_trials"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}; expected a number >= 1.")
-        if self.seed < 0:
-            raise ConfigurationError(f"seed is {self.seed}; expected a number >= 0.")
+        for name, least in (("trials", 1), ("jobs", 1), ("epochs", 1), ("startup_trials", 1), ("seed", 0)):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
+        if self.seed >= 1 << 32:
+            raise ConfigurationError(f"seed is {self.seed}; expected a number below 2**32.")
         names = [parameter.name for parameter in self.space]
         if len(set(names)) < len(names):
             raise ConfigurationError(f"The search space is {', '.join(names)}; expected each name once.")
@@ -147,7 +146,7 @@ def open_study(options: TuneOptions, *, order: int = 0) -> optuna.Study:
         load_if_exists=True,
         direction=options.direction,
         sampler=optuna.samplers.TPESampler(
-            seed=options.seed + order, constant_liar=True, n_startup_trials=options.startup_trials
+            seed=(options.seed + order) % (1 << 32), constant_liar=True, n_startup_trials=options.startup_trials
         ),
         pruner=pruners[options.pruner],
     )
