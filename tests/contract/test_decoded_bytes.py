@@ -13,6 +13,7 @@ import pytest
 
 from modelyard.wire import PREDICTION_SERVICE, serving_pb2, tensorflow_pb2
 from tests.support.access import send
+from tests.support.metrics import monitoring_flag, scrape
 from tests.support.models import publish_affine
 from tests.support.server import RunningServer, serve
 
@@ -26,7 +27,7 @@ V1, V2 = "/v1/models/affine:predict", "/v2/models/affine/infer"
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("decoded")
     publish_affine(folder / "affine", slope=2.0, intercept=1.0)
-    flags = [f"--max_inflight_bytes={LIMIT}", f"--transport={request.param}"]
+    flags = [f"--max_inflight_bytes={LIMIT}", f"--transport={request.param}", monitoring_flag(folder)]
     with serve(folder / "affine", model="affine", log_dir=folder, flags=flags) as running:
         yield running
 
@@ -82,6 +83,27 @@ def test_compressed_bodies_count_with_what_they_become(server: RunningServer, pa
     assert (status, "expected at most 100000000, the server's --max_inflight_bytes" in text) == (413, True)
     assert 'reason="bytes"' in server.get("/metrics")[1]
     assert send(server, f"POST {path}", body=values(path, 10))[0] == 200
+
+
+def test_examples_count_too(server: RunningServer) -> None:
+    body = gzip.compress(b'{"examples":[%b1.5]}' % (b"1.5," * (2 * NUMBERS)))
+    for verb in ("classify", "regress"):
+        route = f"POST /v1/models/affine:{verb}"
+        status, text, _ = send(server, route, headers={"content-encoding": "gzip"}, body=body)
+        assert (status, "the server's --max_inflight_bytes" in text) == (413, True), text[:200]
+
+
+@pytest.mark.parametrize("path", [V1, V2])
+def test_what_is_held_is_shown_and_given_back(server: RunningServer, path: str) -> None:
+    held = ":modelyard:serving:request_bytes_in_flight"
+    body, most = gzip.compress(values(path, NUMBERS)), 0.0
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(send, server, f"POST {path}", headers={"content-encoding": "gzip"}, body=body)
+        while not asked.done():
+            most = max(most, scrape(server)[held, frozenset()])
+    assert most > 32 * (NUMBERS - 1)
+    assert scrape(server)[held, frozenset()] == 0
 
 
 def test_a_value_for_all_of_a_tensor_counts_as_all_of_it(server: RunningServer) -> None:

@@ -42,11 +42,15 @@ def senders(server: RunningServer) -> dict[str, tuple[dict[str, str], bool]]:
         "no browser": ({}, True),
         "own page": ({"origin": own, "sec-fetch-site": "same-origin"}, True),
         "own page over plain http": ({"origin": own, "host": own.partition("://")[2]}, True),
+        "own page, whose port a proxy wrote down": ({"origin": "http://a.example", "host": "a.example:80"}, True),
+        "own page, the same with TLS": ({"origin": "https://a.example", "host": "a.example:443"}, True),
+        "another port of the host": ({"origin": "http://a.example", "host": "a.example:443"}, False),
         # The proxy has taken another name for it.
         "own page behind a proxy": ({"origin": "https://models.example", "sec-fetch-site": "same-origin"}, True),
         "other site": ({"origin": "https://evil.example", "sec-fetch-site": "cross-site"}, False),
         "other host of the site": ({"origin": "https://b.models.example", "sec-fetch-site": "same-site"}, False),
         "other site over plain http": ({"origin": "http://evil.example"}, False),
+        "other site, without Origin": ({"sec-fetch-site": "cross-site"}, False),
         "other port": ({"origin": "http://127.0.0.1:1"}, False),
         "sandbox": ({"origin": "null"}, False),
     }

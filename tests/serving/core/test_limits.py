@@ -30,7 +30,8 @@ class Echo:
     """In place of the handlers: says how many bytes came, and sends messages back."""
 
     def rest(self, exchange: Any) -> None:
-        exchange.respond(200, [], b"%d" % len(exchange.body))
+        host = exchange.headers.get("host", "").encode()
+        exchange.respond(200, [(b"x-host", host)], b"%d" % len(exchange.body))
 
     def __init__(self) -> None:
         self.streams: list[Any] = []
@@ -398,6 +399,15 @@ def test_requests_that_two_servers_could_read_differently_are_refused() -> None:
             status, headers, text = ask(ports.rest, head, body)
             assert (status, headers["connection"], words in json.loads(text)["error"]) == (400, "close", True), text
         ports.inflight(0)
+
+
+def test_the_host_is_the_targets() -> None:
+    with serving() as ports:
+        fields = ((":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "a.example:1"))
+        with connected(ports.rest, _PREFACE + frame(_HEADERS, 5, encode(fields))) as connection:
+            assert fields_of(connection)["x-host"] == "a.example:1"
+        assert ask(ports.rest, "POST http://a.example:1/ HTTP/1.1")[1]["x-host"] == "a.example:1"
+        assert ask(ports.rest, "POST / HTTP/1.1")[1]["x-host"] == "x"
 
 
 def test_what_is_no_http_is_refused() -> None:

@@ -15,6 +15,7 @@ use crate::transport::Context;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
 /// Answers or refuses a request; `None` where Python must answer, and `logged` then says whether it is to log it.
@@ -26,7 +27,9 @@ pub async fn rest(
     logged: &mut Option<bool>,
 ) -> Option<Answer> {
     let headers = &parts.headers;
-    let plain = !headers.contains_key(CONTENT_ENCODING) && !headers.contains_key(ORIGIN);
+    // Python knows what a browser's credentials are worth.
+    let browser = headers.contains_key(ORIGIN) || headers.contains_key(FETCH_SITE);
+    let plain = !headers.contains_key(CONTENT_ENCODING) && !browser;
     if !core.options.usual_rest || parts.method != Method::POST || parts.uri.query().is_some() || !plain {
         return None;
     }

@@ -39,6 +39,11 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, context: &
         return finish(core, error(StatusCode::BAD_REQUEST, text), version, true);
     }
     let (mut parts, mut incoming) = request.into_parts();
+    // HTTP/2 says it as a part of the target. What is there goes before a Host field (RFC 9112, section 3.2.2).
+    let host = parts.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    if let Some(host) = host {
+        parts.headers.insert(HOST, host);
+    }
     core.traffic.stamp(&mut parts.headers);
     let mut charge = core.budget.charge();
     let reading = read(core, &parts.headers, &mut incoming, &mut charge);

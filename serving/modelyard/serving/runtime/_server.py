@@ -100,6 +100,7 @@ class Server:
             logs=logs,
         )
         metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting)
+        metrics.watch(":modelyard:serving:request_bytes_in_flight", {}, lambda: predictor.budget.used)
         metrics.watch_all(":modelyard:serving:model_versions", manager.count_states)
         watch_process(metrics)
         try:

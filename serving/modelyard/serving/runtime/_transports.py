@@ -155,7 +155,9 @@ def _native_core(parts: Parts) -> NativeCore:
     core.record(parts.telemetry)
     core.answer_usual(parts.manager, parts.metrics, predictor.statistics, predictor.rollout)
     parts.metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting + core.waiting)
-    core.watch(parts.metrics, lambda: predictor.budget.used)
+    held = ":modelyard:serving:request_bytes_in_flight"
+    parts.metrics.watch(held, {}, lambda: predictor.budget.used + core.inflight_bytes)
+    core.watch(parts.metrics)
     return core
 
 

@@ -126,11 +126,12 @@ class RestApp:
                 raise self.limits.late() from exc
 
     def _infer(self, route: Route, request: HttpRequest) -> str:
-        body = _examples.parse_examples(self._plain(request), max_depth=self._options.max_json_depth)
-        spec = replace(route.spec, signature=body.signature)
-        if route.verb == "classify":
-            return _examples.classify_answer(self._predictor.classify(spec, body.examples))
-        return _examples.regress_answer(self._predictor.regress(spec, body.examples))
+        with self._predictor.budget.charge() as charge:
+            body = _examples.parse_examples(self._plain(request, charge), max_depth=self._options.max_json_depth)
+            spec = replace(route.spec, signature=body.signature)
+            if route.verb == "classify":
+                return _examples.classify_answer(self._predictor.classify(spec, body.examples))
+            return _examples.regress_answer(self._predictor.regress(spec, body.examples))
 
     async def _predict(self, route: Route, request: HttpRequest) -> str:
         # Until it is answered: the body's objects live as long.
@@ -139,8 +140,7 @@ class RestApp:
 
     async def _predict_within(self, charge: Charge, route: Route, request: HttpRequest) -> str:
         def parse() -> tuple[_predict.PredictBody, int]:
-            data = self._plain(request)
-            charge.take(objects_size(data) + len(data) - len(request.body))
+            data = self._plain(request, charge)
             return _predict.parse_body(data, max_depth=self._options.max_json_depth), len(data)
 
         small = not _is_packed(request) and len(request.body) <= SMALL_BYTES
@@ -172,8 +172,11 @@ class RestApp:
             missing = f'Serving signature name: "{spec.signature_name}" not found in signature def.'
             raise SignatureNotFoundError(f"{missing} {exc.message}") from exc
 
-    def _plain(self, request: HttpRequest) -> bytes:
-        return _inflate(request.body, self.limits) if _is_packed(request) else request.body
+    def _plain(self, request: HttpRequest, charge: Charge) -> bytes:
+        """The body as JSON, charged with what it becomes."""
+        data = _inflate(request.body, self.limits) if _is_packed(request) else request.body
+        charge.take(objects_size(data) + len(data) - len(request.body))
+        return data
 
 
 def _is_packed(request: HttpRequest) -> bool:

@@ -60,7 +60,11 @@ class HttpRequest:
             return site not in ("same-origin", "none")
         # Browsers leave that out over plain http.
         origin = self.headers.get("origin")
-        return origin is not None and origin.partition("://")[2] != self.headers.get("host")
+        if origin is None:
+            return False
+        scheme, _, place = origin.partition("://")
+        # A scheme's own port stands in no Origin, and some proxies write it into Host.
+        return place != self.headers.get("host", "").removesuffix(":443" if scheme == "https" else ":80")
 
     @property
     def credentials(self) -> Credentials:

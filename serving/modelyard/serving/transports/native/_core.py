@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 import modelyard_core
@@ -79,10 +79,13 @@ class NativeCore:
         """Requests that the core has let in and not answered."""
         return self._server.waiting
 
-    def watch(self, metrics: Metrics, decoded: Callable[[], int]) -> None:
-        """Shows what all connections share; ``decoded`` has the bytes that requests became beyond what was sent."""
-        held = ":modelyard:serving:request_bytes_in_flight"
-        metrics.watch(held, {}, lambda: self._server.inflight_bytes + decoded())
+    @property
+    def inflight_bytes(self) -> int:
+        """Bytes of requests that the core is reading or answering."""
+        return self._server.inflight_bytes
+
+    def watch(self, metrics: Metrics) -> None:
+        """Shows what all connections share."""
         metrics.watch(":modelyard:serving:connections", {}, lambda: self._server.connections)
         seen: dict[str, int] = {}
 
