@@ -103,7 +103,7 @@ def test_early_stop_ends_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main([*arguments, "--patience", "2"]) == 0
     assert "linear: 3 epochs" in capsys.readouterr().out
     assert main([*arguments, "--patience", "0"]) == 2
-    assert "patience 0" in capsys.readouterr().err
+    assert "patience is 0" in capsys.readouterr().err
     assert main([*arguments[:-1], "f1", "--model-dir", str(tmp_path / "other")]) == 2
     assert "f1" in capsys.readouterr().err
 

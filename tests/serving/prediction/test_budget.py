@@ -15,7 +15,7 @@ def test_requests_share_the_budget_and_give_it_back() -> None:
     first.take(-5)
     first.take(60)
     second.take(30)
-    with pytest.raises(OverloadedError, match="holds 90 bytes .* of --max_inflight_bytes=100; ask again") as info:
+    with pytest.raises(OverloadedError, match="hold 90 bytes already, of --max_inflight_bytes=100; ask again") as info:
         second.take(11)
     assert (info.value.retry_after_s, refused, budget.used) == (1.0, [90], 90)
     with pytest.raises(RequestTooLargeError, match="becomes 101 bytes more .* expected at most 100"):

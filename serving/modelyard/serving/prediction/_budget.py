@@ -54,8 +54,7 @@ class Budget:
                 f"{self._limit}, the server's --max_inflight_bytes. Send fewer rows per request."
             )
         error = OverloadedError(
-            f"The server holds {used} bytes of decoded requests already, of --max_inflight_bytes={self._limit}; ask "
-            "again later."
+            f"Decoded requests hold {used} bytes already, of --max_inflight_bytes={self._limit}; ask again later."
         )
         error.retry_after_s = _RETRY_S
         raise error
