@@ -1,6 +1,6 @@
 """Network faults in a network namespace of its own, where netfilter loses packets and cuts servers off.
 
-A kernel without ``netem`` cannot delay packets: a proxy delays what goes through it.
+A kernel without ``netem`` cannot delay packets: a proxy delays what goes through it, and a tun device exchanges them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.torture.cases import Fault, Result, Scratch, case, expect
+from benchmarks.torture.packets import DEVICE, MIRROR, Mirror
 from benchmarks.torture.processes import LATE_S
+from benchmarks.torture.repository import SEED
 from modelyard.clients import Client, ClientOptions, ModelConfig, RetryOptions, connect
 from modelyard.errors import ModelyardError
 from tests.support.models import publish_affine
@@ -101,6 +106,38 @@ def run_loss(folder: Path, transport: str, short: bool) -> None:
     expect(answered >= 0.99 * count, f"{answered} of {count} were answered")
     expect(made <= MAX_LOAD * count, f"{count} calls became {made}")
     print(f"{count} {answered:,} of {count:,} answered within 3 s, by {made:,} computed")
+
+
+@case("network", "packets late, out of order and twice", own=True, short=False, transports=("native", "python"))
+def reordered(scratch: Scratch) -> Result:
+    """Large tensors there and back, several calls at a time: every answer is right and in time."""
+    if not DEVICE.exists():
+        return Result(inputs=0, text=f"not run: it needs {DEVICE}")
+    return _isolated("run_reordered", scratch)
+
+
+def run_reordered(folder: Path, transport: str, short: bool) -> None:
+    """The case of that name, within the namespace."""
+    calls, rows = 20 if short else 500, 20_000
+
+    def ask(client: Client, number: int) -> None:
+        x = np.arange(number, number + rows, dtype=np.float32)
+        answer = client.predict("m", {"x": x}, timeout_s=10.0)["y"]
+        expect(np.array_equal(answer, 2 * x + 1), f"call {number} was answered by {answer}")
+
+    with (
+        _server(folder, transport) as server,
+        Mirror(delay_s=0.02, doubled=0.05, seed=SEED) as mirror,
+        contextlib.ExitStack() as stack,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        urls = (f"grpc://{MIRROR}:{server.grpc_port}", f"http://{MIRROR}:{server.rest_port}")
+        clients = [stack.enter_context(connect(url)) for url in urls]
+        list(pool.map(ask, clients * (calls // 2), range(calls)))
+        made = _predictions(server)
+    expect(mirror.overtaken > 0.1 * mirror.packets, f"{mirror.overtaken} of {mirror.packets} packets were overtaken")
+    expect(made == calls, f"{calls} calls became {made}")
+    print(f"{calls} none failed; {mirror.overtaken:,} of {mirror.packets:,} packets were overtaken")
 
 
 @case("network", "a partition of 5 s between clients and one of two servers", own=True, short=False)

@@ -132,3 +132,14 @@ def test_no_count_is_lost_between_threads() -> None:
         thread.join()
     row = statistics.of("m", 1)
     assert (row.execution_count, row.inference_count, row.success.ns) == (2000, 4000, 2000)
+
+
+def test_the_time_of_the_last_request_follows_the_clock() -> None:
+    """It may have been set back; without a request it stays."""
+    statistics = ModelStatistics()
+    zeros = dict.fromkeys(("rows", "succeeded", "total_ns", "queue_ns", "input_ns", "infer_ns", "output_ns"), 0)
+    seen = []
+    for last_ms in (5000, 3000, 0):
+        statistics.add_counted({"model": "m", "version": 1, "last_ms": last_ms, "executions": {}, **zeros})
+        seen.append(statistics.of("m", 1).last_inference_ms)
+    assert seen == [5000, 3000, 3000]

@@ -187,7 +187,8 @@ class ModelStatistics:
         """Adds requests and executions that the native core has counted; see ``take_statistics`` in its stub."""
         with self._lock:
             row = self._row(found["model"], found["version"])
-            row.last_inference_ms = max(row.last_inference_ms, found["last_ms"])
+            # Not the later of both: the clock may have been set back.
+            row.last_inference_ms = found["last_ms"] or row.last_inference_ms
             row.inference_count += found["rows"]
             count = found["succeeded"]
             row.success.add(found["total_ns"], count)
