@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -242,10 +243,14 @@ def expected(source: Any) -> Runs:
     return of_all_groups(answer)
 
 
-@pytest.fixture(scope="module", params=["onnx", "tflite"])
-def found(request: pytest.FixtureRequest, source: Any, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param == "onnx":
+@pytest.fixture(scope="module")
+def found(source: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Runs]:
+    """What a format answers; converted once, in whatever order tests run."""
+    return cache(lambda kind: answers_of(kind, source, tmp_path_factory.mktemp(kind)))
+
+
+def answers_of(kind: str, source: Any, folder: Path) -> Runs:
+    if kind == "onnx":
         export_onnx(source, folder, simplify=False)
         sessions = {
             group: onnxruntime.InferenceSession(
@@ -271,13 +276,14 @@ def found(request: pytest.FixtureRequest, source: Any, tmp_path_factory: pytest.
     return of_all_groups(run)
 
 
+@pytest.mark.parametrize("kind", ["onnx", "tflite"])
 @pytest.mark.parametrize("name", CASES)
-def test_an_operator(name: str, expected: Runs, found: Runs) -> None:
+def test_an_operator(name: str, kind: str, expected: Runs, found: Callable[[str], Runs]) -> None:
     for rows, outputs in expected.items():
         own = {key: value for key, value in outputs.items() if key.rpartition("_")[0] == name}
         assert own
         for key, value in own.items():
-            answer = np.asarray(found[rows][key])
+            answer = np.asarray(found(kind)[rows][key])
             # LiteRT has no doubles.
             floats_only = value.dtype == np.float64 and answer.dtype == np.float32
             assert floats_only or answer.dtype == value.dtype
