@@ -29,13 +29,14 @@ def idle_connections(target: Target) -> Result:
     return Result(inputs=count)
 
 
+#: More than a connection may have; the others are refused.
 _MANY = 1000
-#: Frames with their number, the streams that are open, and whether the tests have them.
+#: Frames with their number, the streams that are asked for, and whether the tests have them.
 _FLOODS: dict[str, tuple[bytes, int, int, bool]] = {
-    "WINDOW_UPDATE of a connection, 1,000 streams open": (frame(8, 0, b"\0\0\0\1") * 4000, 4000, _MANY, False),
-    "WINDOW_UPDATE of a stream, 1,000 open": (frame(8, 0, b"\0\0\0\1", stream=1) * 4000, 4000, _MANY, True),
+    "WINDOW_UPDATE of a connection, 1,000 streams asked for": (frame(8, 0, b"\0\0\0\1") * 4000, 4000, _MANY, False),
+    "WINDOW_UPDATE of a stream, 1,000 asked for": (frame(8, 0, b"\0\0\0\1", stream=1) * 4000, 4000, _MANY, True),
     "SETTINGS": (frame(4, 0) * 4000, 4000, 0, False),
-    "SETTINGS of windows, 1,000 streams open": (
+    "SETTINGS of windows, 1,000 streams asked for": (
         (frame(4, 0, b"\0\4\0\0\xff\xfe") + frame(4, 0, b"\0\4\0\0\xff\xff")) * 2000, 4000, _MANY, True,
     ),
     "SETTINGS of 2,730 windows each": (frame(4, 0, b"\0\4\0\0\xff\xfe" * 2730) * 4, 4, _MANY, False),

@@ -150,7 +150,7 @@ class Server:
         wrong_rest_port: str,
         wrong_grpc_port: str,
         max_connections: int = 0,
-        max_streams: int = 1024,
+        max_streams: int = 256,
         max_header_bytes: int = 32768,
         header_timeout_s: float = 20.0,
         body_timeout_s: float = 20.0,

@@ -47,7 +47,7 @@ impl Server {
     #[new]
     #[pyo3(signature = (
         handlers, *, threads, max_body_bytes, max_message_bytes, rest_timeout_s, wrong_rest_port,
-        wrong_grpc_port, max_connections=0, max_streams=1024, max_header_bytes=32768, header_timeout_s=20.0,
+        wrong_grpc_port, max_connections=0, max_streams=256, max_header_bytes=32768, header_timeout_s=20.0,
         body_timeout_s=20.0, idle_timeout_s=75.0, max_inflight_bytes=0, max_age_s=0.0, max_waiting=0, max_delay_s=0.0, usual_rest=true, strict_json=false, json_extensions=false,
         max_json_depth=100, tensor_content=false, guarded=false, records=None, spare_thread=true,
     ))]

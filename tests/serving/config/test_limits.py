@@ -20,7 +20,7 @@ _NEEDED = ["--model_base_path=/models/m", "--rest_api_port=8501"]
 
 def test_defaults_and_no_limits() -> None:
     limits = parse_flags([*_NEEDED, "--transport=python"]).limits
-    assert (limits.max_connections, limits.max_streams, limits.max_header_bytes) == (10_000, 1024, 32 << 10)
+    assert (limits.max_connections, limits.max_streams, limits.max_header_bytes) == (10_000, 256, 32 << 10)
     assert (limits.header_timeout_s, limits.body_timeout_s, limits.idle_timeout_s) == (20.0, 20.0, 75.0)
     none = [f"--{name}=0" for name in ("max_connections", "max_concurrent_streams", "header_timeout_seconds")]
     limits = parse_flags([*_NEEDED, "--transport=python", "--idle_timeout_seconds=0", *none]).limits

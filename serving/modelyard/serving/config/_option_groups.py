@@ -52,7 +52,7 @@ class TransportLimits:
         "python: REST's alone)",
     )  # fmt: skip
     max_streams: int = flag(
-        "max_concurrent_streams", 1024,
+        "max_concurrent_streams", 256,
         "calls of one HTTP/2 connection at the same time; the client keeps or repeats others (0: any number)",
         read=lambda number: min(number or INT32_MAX, INT32_MAX),
     )  # fmt: skip
