@@ -45,18 +45,19 @@ def main() -> int:
         for each in CASES
         if each.family in families and options.match in each.title and (each.short or not options.short)
     ]
-    load = os.getloadavg()[0]
-    outcomes = []
-    for outcome in run_all(cases, short=options.short):
-        print(page.row(outcome), flush=True)
-        for problem in outcome.problems:
-            print(f"    {problem}", flush=True)
-        outcomes.append(outcome)
-    if options.write:
-        busy = f"{load:.1f} other processes wanted a core when it began"
-        for family, rows in groupby(outcomes, key=lambda outcome: outcome.case.family):
-            page.write(family, list(rows), busy)
-    return any(outcome.problems for outcome in outcomes)
+    busy = f"{os.getloadavg()[0]:.1f} other processes wanted a core when it began"
+    failed = False
+    for family, outcomes in groupby(run_all(cases, short=options.short), key=lambda outcome: outcome.case.family):
+        done = []
+        for outcome in outcomes:
+            print(page.row(outcome), flush=True)
+            for problem in outcome.problems:
+                print(f"    {problem}", flush=True)
+            done.append(outcome)
+        failed |= any(outcome.problems for outcome in done)
+        if options.write:
+            page.write(family, done, busy)
+    return failed
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.support.models import save_double
+from tests.support.admin import ask
+from tests.support.models import publish_affine, save_double
 from tests.support.server import RunningServer, serve
 
 OURS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [IW] modelyard\.")
@@ -55,3 +58,21 @@ def test_a_fixed_batch_size(tmp_path: Path) -> None:
 def test_tensorflow_says_nothing_of_itself(half_server: RunningServer) -> None:
     assert "with tensorflow" in half_server.log_text()
     assert not re.search(r"InitializeLog|oneDNN|cuInit|\.cc:\d+\]", half_server.log_text())
+
+
+@pytest.mark.parametrize(("asked", "sent"), [(None, False), ("0", True)])
+def test_nothing_is_told_to_others_unless_it_is_asked_for(asked: str | None, sent: bool, tmp_path: Path) -> None:
+    """onnxruntime writes an identifier of the machine, and a database of what it will upload."""
+    publish_affine(tmp_path / "m", slope=2.0, intercept=1.0)
+    home = tmp_path / "home"
+    home.mkdir()
+    # In a build nothing is sent either way.
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")}
+    variables = {**kept, "HOME": str(home), **({} if asked is None else {"ORT_DISABLE_TELEMETRY": asked})}
+    only = "".join(f" {name}='{value}'" for name, value in variables.items())
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec env -i{only} {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    with serve(tmp_path / "m", model="m", log_dir=tmp_path, python=str(python)) as server:
+        assert ask(server, "m") == 3.0
+    assert bool(list(home.rglob("deviceid"))) == sent

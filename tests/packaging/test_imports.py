@@ -217,3 +217,15 @@ def test_the_client_imports_at_most_twice_numpy_s_modules() -> None:
         int(_python(f"import sys, {name}; print(len(sys.modules))")) for name in ("numpy", "modelyard.clients")
     )
     assert ours <= 2 * numpy
+
+
+def test_onnxruntime_is_imported_without_its_telemetry() -> None:
+    """It reads the variable when it is imported, so each module that does so sets it before."""
+    using = []
+    for path in library_files():
+        functions = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.FunctionDef)]
+        lines = [line for name, line, _ in imports(path) if name.split(".")[0] == "onnxruntime"]
+        if any(each.lineno <= line <= (each.end_lineno or 0) for each in functions for line in lines):
+            using.append(path)
+    assert len(using) > 4
+    assert [path.name for path in using if "disable_telemetry()" not in path.read_text("utf-8")] == []

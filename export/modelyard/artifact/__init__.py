@@ -55,7 +55,7 @@ from modelyard.artifact._manifest_parts import (
     onnx_file_name,
     onnx_files,
 )
-from modelyard.artifact._onnxruntime import onnx_options, onnx_signature, operator_domains
+from modelyard.artifact._onnxruntime import disable_telemetry, onnx_options, onnx_signature, operator_domains
 from modelyard.artifact._openvino import copy_openvino, openvino_core, openvino_settings
 from modelyard.artifact._publish_remote import STAGING_PREFIX
 from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, locate, replace_file
@@ -167,6 +167,7 @@ __all__ = [
     "decode_image",
     "describe_model",
     "diff_versions",
+    "disable_telemetry",
     "find_version",
     "format_key",
     "format_path",

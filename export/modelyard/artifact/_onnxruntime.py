@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,18 @@ def operator_domains(file: Path) -> tuple[str, ...]:
         return tuple(each for each in _DOMAINS if content.find(bytes([len(each)]) + each.encode()) >= 0)
 
 
+def disable_telemetry() -> None:
+    """Has onnxruntime send nothing to Microsoft, which it does since 1.29, unless ``ORT_DISABLE_TELEMETRY`` says 0.
+
+    To be called before each import: onnxruntime reads the variable once, writes an identifier of the machine below the
+    home directory and starts a thread that uploads what models are loaded.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+
 def onnx_options(threads: int) -> SessionOptions:
     """What sessions are made with: what an exporter verifies and measures is what a server runs."""
+    disable_telemetry()
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

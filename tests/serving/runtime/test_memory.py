@@ -152,6 +152,22 @@ def test_what_tensorflow_leaves_is_collected_among_settled_objects(settled: bool
         gc.enable()
 
 
+def test_what_is_garbage_after_a_small_load_is_collected() -> None:
+    gc.collect()
+    gc.freeze()
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    reference = weakref.ref(Cycle())
+    before = gc.get_freeze_count()
+    settle_memory()
+    assert gc.get_freeze_count() == before
+    gc.collect()
+    assert reference() is None
+
+
 _SERVER = """
 import gc, signal, sys, threading, time
 from modelyard.clients import connect

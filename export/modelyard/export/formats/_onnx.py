@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelyard.artifact import ONNX_FOLDER, onnx_file_name, renamed_outputs
+from modelyard.artifact import ONNX_FOLDER, disable_telemetry, onnx_file_name, renamed_outputs
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export.formats._draws import forget_seeds
 from modelyard.export.formats._failures import gist
@@ -23,6 +23,8 @@ _LOG = logging.getLogger("modelyard.export")
 
 def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = None, simplify: bool = True) -> None:
     """Writes ``onnx/<graph>.onnx`` for every graph."""
+    # Converters import onnxruntime.
+    disable_telemetry()
     import onnx
 
     opset = opset or newest_opset()
@@ -50,6 +52,7 @@ def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = Non
 
 def newest_opset() -> int:
     """The newest ONNX operator set that the tf2onnx installed here writes and the onnxruntime installed here reads."""
+    disable_telemetry()
     import onnx
     import onnxruntime
     from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info

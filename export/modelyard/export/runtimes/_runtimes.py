@@ -25,6 +25,7 @@ from modelyard.artifact import (
     TfliteModel,
     decode_examples,
     decode_image,
+    disable_telemetry,
     format_key,
     format_path,
     onnx_files,
@@ -184,6 +185,7 @@ class _OnnxRuntime:
     decodes = False
 
     def __init__(self, files: Mapping[str, Path], *, threads: int) -> None:
+        disable_telemetry()
         import onnxruntime
 
         self.threads = threads

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from modelyard.artifact import ONNX_FOLDER, PREPROCESS_SUFFIX, format_path, onnx_files
+from modelyard.artifact import ONNX_FOLDER, PREPROCESS_SUFFIX, disable_telemetry, format_path, onnx_files
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export.formats import gist
 from modelyard.export.runtimes import Arrays
@@ -48,6 +48,7 @@ class OnnxVariant:
     format = "onnx"
 
     def __init__(self, directory: Path, *, precision: str, calibration: Calibration | None, work: Path) -> None:
+        disable_telemetry()
         self.precision = precision
         self._files = onnx_files(directory / ONNX_FOLDER)
         self._calibration = calibration

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from modelyard.artifact import onnx_options, openvino_core
+from modelyard.artifact import disable_telemetry, onnx_options, openvino_core
 from modelyard.errors import ConfigurationError, LoadError, MissingDependencyError
 from modelyard.serving.backends._runtimes import Runtime, is_installed
 
@@ -37,6 +37,7 @@ def onnx_providers(device: str) -> list[str | tuple[str, dict[str, Any]]]:
     """What sessions on a device are made with; onnxruntime computes on the CPU what the device cannot, such as text."""
     if device == CPU:
         return ["CPUExecutionProvider"]
+    disable_telemetry()
     import onnxruntime
 
     # CUDA and cuDNN, from NVIDIA's packages where these are installed; else the system's are found by the loader.
@@ -80,6 +81,7 @@ def read_device(text: str) -> str:
 def _try_cuda(device: str) -> None:
     found = "no onnxruntime"
     if is_installed("onnxruntime"):
+        disable_telemetry()
         import onnxruntime
 
         providers = onnxruntime.get_available_providers()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature, onnx_options, onnx_signature
+from modelyard.artifact import Signature, disable_telemetry, onnx_options, onnx_signature
 from modelyard.errors import InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends._base import Arrays, failure
 from modelyard.serving.backends._devices import CPU, check_session, onnx_providers
@@ -33,6 +33,7 @@ class OnnxRuntimeBackend:
     checks_shapes = True
 
     def __init__(self, graphs: Mapping[str, Path], *, threads: int, device: str = CPU) -> None:
+        disable_telemetry()
         import onnxruntime
 
         options = onnx_options(threads)

@@ -9,11 +9,14 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 #: How often the memory of the process is looked at, with how many of the last looks it is compared, and how much more
 #: than the least of them is looked into. A burst may be at work for several looks before it frees anything.
 _LOOK_S, _LOOKS, _KEPT_BYTES = 5.0, 60, 4 << 20
+#: Fewer are visited in a millisecond or two.
+_MANY_OBJECTS = 20_000
 #: Of malloc.h.
 _ARENA_MAX = -8
 
@@ -21,9 +24,12 @@ _ARENA_MAX = -8
 def settle_memory() -> None:
     """Excludes all present objects from garbage collection, for a process that only serves.
 
-    A full collection visits each object of each imported library, and all requests wait for it.
+    A full collection visits each object of each imported library, and all requests wait for it. After a load that
+    imported none, nothing is excluded: what requests at work have now is garbage soon, and would stay for good.
     """
-    gc.freeze()
+    if len(gc.get_objects()) > _MANY_OBJECTS:
+        gc.collect()
+        gc.freeze()
 
 
 def release_memory() -> None:
@@ -71,6 +77,7 @@ def _malloc_trim() -> Callable[[int], int] | None:
     return _of_glibc("malloc_trim", ctypes.c_size_t)
 
 
+@cache
 def _of_glibc(name: str, *arguments: Any) -> Callable[..., int] | None:
     if not sys.platform.startswith("linux"):
         return None
