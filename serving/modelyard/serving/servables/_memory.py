@@ -9,7 +9,6 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 #: How often the memory of the process is looked at, with how many of the last looks it is compared, and how much more
@@ -77,7 +76,6 @@ def _malloc_trim() -> Callable[[int], int] | None:
     return _of_glibc("malloc_trim", ctypes.c_size_t)
 
 
-@cache
 def _of_glibc(name: str, *arguments: Any) -> Callable[..., int] | None:
     if not sys.platform.startswith("linux"):
         return None
