@@ -17,6 +17,7 @@ from modelyard.training.run._options import (
     TrainerOptions,
     change_options,
     finite_number,
+    seed_number,
     whole_number,
 )
 from modelyard.training.run._results import (
@@ -73,6 +74,7 @@ __all__ = [
     "read_record",
     "replace_file",
     "restore",
+    "seed_number",
     "whole_number",
 ]
 

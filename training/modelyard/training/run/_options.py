@@ -83,10 +83,9 @@ class LoopOptions:
         if isinstance(devices, str):
             raise ConfigurationError(f"devices is {devices!r}; expected a tuple of names, such as ({devices!r},).")
         object.__setattr__(self, "devices", tuple(devices))
-        for name, least in (("keep_checkpoints", 1), ("accumulate_steps", 1), ("seed", 0)):
-            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
-        if self.seed >= 1 << 32:
-            raise ConfigurationError(f"seed is {self.seed}; expected a number below 2**32.")
+        for name in ("keep_checkpoints", "accumulate_steps"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), 1))
+        object.__setattr__(self, "seed", seed_number(self.seed))
         object.__setattr__(self, "clip_norm", _above_zero("clip_norm", self.clip_norm))
         _one_of("precision", self.precision, PRECISIONS)
         for first, second, both in (
@@ -233,6 +232,13 @@ def finite_number(name: str, value: Any, least: float) -> float:
     if not _is_number(value) or not least <= value < math.inf:
         raise ConfigurationError(f"{name} is {value!r}; expected a number >= {least}.")
     return float(value)
+
+
+def seed_number(value: Any) -> int:
+    seed = whole_number("seed", value, 0)
+    if seed >= 1 << 32:
+        raise ConfigurationError(f"seed is {seed}; expected a number below 2**32.")
+    return seed
 
 
 def whole_number(name: str, value: Any, least: int) -> int:

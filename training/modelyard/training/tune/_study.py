@@ -15,7 +15,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from modelyard.errors import ConfigurationError
-from modelyard.training.run import replace_file, whole_number
+from modelyard.training.run import replace_file, seed_number, whole_number
 from modelyard.training.tune._space import Parameter
 
 CONTINUES = "continues"
@@ -65,10 +65,9 @@ class TuneOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "study_dir", Path(self.study_dir))
-        for name, least in (("trials", 1), ("jobs", 1), ("epochs", 1), ("startup_trials", 1), ("seed", 0)):
-            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
-        if self.seed >= 1 << 32:
-            raise ConfigurationError(f"seed is {self.seed}; expected a number below 2**32.")
+        for name in ("trials", "jobs", "epochs", "startup_trials"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), 1))
+        object.__setattr__(self, "seed", seed_number(self.seed))
         names = [parameter.name for parameter in self.space]
         if len(set(names)) < len(names):
             raise ConfigurationError(f"The search space is {', '.join(names)}; expected each name once.")
