@@ -27,7 +27,6 @@ def settle_memory() -> None:
     imported none, nothing is excluded: what requests at work have now is garbage soon, and would stay for good.
     """
     if len(gc.get_objects()) > _MANY_OBJECTS:
-        gc.collect()
         gc.freeze()
 
 
