@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import json
 import os
 import signal
@@ -82,6 +83,28 @@ def closed(load: LoadTestOptions, requests: Sequence[Request], seconds: float) -
             return await opened.generator.closed(requests, in_flight=8, seconds=seconds)
 
     return run_precisely(main())
+
+
+def test_requests_leave_no_garbage_whose_collection_would_delay_others(
+    classifier: RunningServer, images: Images
+) -> None:
+    load = options(classifier)
+    requests = make_requests(load, KINDS, images, distinct=12)
+
+    async def main() -> tuple[int, int]:
+        async with session(load, requests) as opened:
+            gc.collect()
+            gc.disable()
+            try:
+                log = await opened.generator.closed(requests, in_flight=8, seconds=1)
+                return len(log.ok), gc.collect()
+            finally:
+                gc.enable()
+
+    answered, collected = run_precisely(main())
+    assert answered > 200
+    # Four objects of each, where a request and what cancels it know each other.
+    assert collected < answered / 2
 
 
 def test_every_api_and_payload_gives_the_same_classes(classifier: RunningServer, images: Images) -> None:

@@ -59,6 +59,7 @@ def states(server: RunningServer, name: str) -> dict[int, str]:
     status, text = server.get(f"/v1/models/{name}")
     if status == 404:
         return {}
+    assert status == 200, (status, text)
     return {int(row["version"]): row["state"] for row in json.loads(text)["model_version_status"]}
 
 

@@ -70,6 +70,19 @@ def test_unexpected_failures_are_tried_again(config: ModelConfig) -> None:
     assert [status.state for status in watcher.statuses()] == [VersionState.END]
 
 
+def test_files_that_vanish_while_they_are_read_are_said_and_read_again(
+    config: ModelConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of half a copy, or of a removal: each look is another try, without retries of loads that failed."""
+    loader = Failing(FileNotFoundError(2, "No such file or directory", "graph.onnx"), failures=3)
+    watcher = watched(config, loader, retries=0)
+    until(watcher.is_ready, TIMEOUT_S)
+    assert (loader.calls, watcher.failure()) == (4, "")
+    watcher.stop()
+    assert "1 could not be read: [Errno 2] No such file or directory: 'graph.onnx'" in caplog.text
+    assert "unexpectedly" not in caplog.text
+
+
 def test_after_the_last_try_the_version_ends(config: ModelConfig, caplog: pytest.LogCaptureFixture) -> None:
     loader = Failing(RuntimeError("the disk hiccuped"), failures=100)
     watcher = watched(config, loader, retries=2)

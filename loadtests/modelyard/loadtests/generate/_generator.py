@@ -198,6 +198,8 @@ class _Pending:
     def done(self, outcome: Outcome, body: Answer) -> None:
         if not self.over:
             self.over = True
+            # It leads back to here: no request may leave garbage for the collector, whose pauses delay others.
+            self.cancel = _nothing
             self.generator.finish(self, outcome, body)
 
 

@@ -356,8 +356,7 @@ class ModelWatcher(VersionTable):
 
     def _try_load(self, item: AnyVersion) -> Servable | ModelyardError:
         config = self._config
-        tries, _ = self._retries.pop(item.path, (0, 0.0))
-        copied = False
+        (tries, _), copied = self._retries.pop(item.path, (0, 0.0)), False
         error: ModelyardError
         try:
             # Outside of the slot: a store that stalls keeps no other model from loading.
@@ -368,6 +367,8 @@ class ModelWatcher(VersionTable):
         except ModelyardError as exc:
             # What was damaged on its way, or found no room here, may be whole in the store.
             error, again = exc, not copied and isinstance(exc, (IntegrityError, LoadError))
+        except OSError as exc:
+            error, again = ArtifactError(f"{item.path} could not be read: {exc}"), False
         # The watcher must outlive whatever a model's files do to a runtime.
         except Exception as exc:
             _LOG.exception("loading model %s version %d failed unexpectedly", config.name, item.number)

@@ -18,7 +18,7 @@ from modelyard.serving.runtime._security import Security
 from modelyard.serving.runtime._transports import Parts, Transport, make_transports
 from modelyard.serving.runtime._version_loader import VersionLoader
 from modelyard.serving.runtime._watchdog import Watchdog
-from modelyard.serving.servables import return_memory, settle_memory
+from modelyard.serving.servables import return_memory
 from modelyard.serving.telemetry import Telemetry
 
 _LOG = logging.getLogger("modelyard.serving")
@@ -81,7 +81,7 @@ class Server:
         metrics = Metrics()
         telemetry = Telemetry(options.telemetry, metrics, os.environ)
         statistics = ModelStatistics()
-        loader = VersionLoader(options, metrics, statistics, settle=settle_memory if self._alone else None)
+        loader = VersionLoader(options, metrics, statistics, alone=self._alone)
         manager = ModelManager(options.models, loader.load, options.watch, allow_new_labels=options.allow_new_labels)
         rollout = None if options.traffic is None else Rollout(manager, metrics, options.traffic)
         logs = PredictionLogs(options.prediction_log, metrics)

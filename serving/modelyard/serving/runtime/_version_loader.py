@@ -15,7 +15,7 @@ from modelyard.serving.metrics import Metrics, ModelStatistics, resident_bytes
 from modelyard.serving.prediction import warm_up
 from modelyard.serving.repository import file_stamp
 from modelyard.serving.runtime._probe import probe_version
-from modelyard.serving.servables import Computing, Servable, load_servable
+from modelyard.serving.servables import Computing, Servable, load_servable, settle_memory
 
 _LOG = logging.getLogger("modelyard.serving")
 
@@ -27,10 +27,11 @@ class VersionLoader:
         metrics: Metrics,
         statistics: ModelStatistics,
         *,
-        settle: Callable[[], None] | None = None,
+        alone: bool = False,
     ) -> None:
         self._options = options
-        self._settle = settle
+        #: Whether the process does nothing else than serve, and how many modules it had after the last load.
+        self._alone, self._modules = alone, 0
         self._metrics = metrics
         self._statistics = statistics
         #: Versions that this server has loaded, by directory and stamp: they are not probed again.
@@ -83,8 +84,8 @@ class VersionLoader:
             grown = max(0, after - before)
             place = {"model": config.name, "version": str(version)}
             self._metrics.watch(":modelyard:serving:version_memory_bytes", place, lambda: grown)
-        if self._settle is not None:
-            self._settle()
+        if self._alone:
+            self._modules = settle_memory(self._modules)
         unloaded = self._metrics.version_loaded(config.name, version, str(path))
         return replace(servable, closed=partial(self._closed, config.name, version, unloaded))
 

@@ -14,20 +14,27 @@ from typing import Any
 #: How often the memory of the process is looked at, with how many of the last looks it is compared, and how much more
 #: than the least of them is looked into. A burst may be at work for several looks before it frees anything.
 _LOOK_S, _LOOKS, _KEPT_BYTES = 5.0, 60, 4 << 20
-#: Fewer are visited in a millisecond or two.
-_MANY_OBJECTS = 20_000
 #: Of malloc.h.
 _ARENA_MAX = -8
 
 
-def settle_memory() -> None:
+def settle_memory(modules: int) -> int:
     """Excludes all present objects from garbage collection, for a process that only serves.
 
     A full collection visits each object of each imported library, and all requests wait for it. After a load that
     imported none, nothing is excluded: what requests at work have now is garbage soon, and would stay for good.
+    Objects are not counted for this: ``gc.get_objects`` breaks tuples that other threads are building.
+
+    Args:
+        modules: What the call after the load before returned; 0 where this is the first.
+
+    Returns:
+        How many modules are imported.
     """
-    if len(gc.get_objects()) > _MANY_OBJECTS:
+    imported = len(sys.modules)
+    if imported > modules:
         gc.freeze()
+    return imported
 
 
 def release_memory() -> None:
