@@ -207,6 +207,15 @@ def test_a_replaced_version_makes_no_rate_negative(tmp_path: Path) -> None:
         assert 'aria-label="Requests per second: answered between 0 and' in page
 
 
+def test_a_version_that_cannot_be_read_costs_no_page(tmp_path: Path) -> None:
+    publish_affine(tmp_path / "affine", slope=2.0, intercept=1.0)
+    (tmp_path / "affine" / "2" / "manifest.json").mkdir(parents=True)
+    with serve(tmp_path / "affine", model="affine", log_dir=tmp_path, flags=["--console"]) as server:
+        for page in ("/console", AFFINE):
+            assert get(server, page).status_code == 200
+        assert "manifest.json cannot be read" in text_of(get(server, AFFINE).text)
+
+
 def test_the_api_page_has_every_operation_of_the_document(console_server: RunningServer) -> None:
     document = json.loads(console_server.get("/openapi.json")[1])
     page = get(console_server, "/console/api").text

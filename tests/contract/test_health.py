@@ -82,8 +82,22 @@ def test_health_follows_the_configuration(server: RunningServer, tmp_path: Path)
     publish_affine(tmp_path / "late", slope=1.0, intercept=0.0)
     server.wait_until(lambda: check(server, "late") == SERVING, 30, "late SERVING")
     assert reload_config(server, config_text(affine)) == ("OK", "")
-    server.wait_until(lambda: check(server, "late") == "SERVICE_UNKNOWN", 30, "late forgotten")
+    server.wait_until(lambda: check(server, "late") == "NOT_FOUND", 30, "late forgotten")
     assert check(server, "") == SERVING
+
+
+def test_a_watcher_that_leaves_takes_nothing_from_the_others(tmp_path: Path) -> None:
+    with serve(tmp_path / "affine", model="affine", log_dir=tmp_path, wait=False) as server:
+        request = health_pb2.HealthCheckRequest()
+        with grpc.insecure_channel(server.grpc_address) as stays, grpc.insecure_channel(server.grpc_address) as leaves:
+            watch = health_pb2_grpc.HealthStub(stays).Watch(request, timeout=60, wait_for_ready=True)
+            other = health_pb2_grpc.HealthStub(leaves).Watch(request, timeout=60, wait_for_ready=True)
+            assert next(watch).status == next(other).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            other.cancel()
+            leaves.close()
+            publish_affine(tmp_path / "affine", slope=1.0, intercept=0.0)
+            assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+            watch.cancel()
 
 
 def test_both_may_be_turned_off(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from modelyard.artifact import collect
 from modelyard.clients import ModelConfig, connect, connect_async
+from modelyard.errors import ModelNotFoundError
 from tests.support.admin import config_text, model_text
 from tests.support.models import publish_affine
 from tests.support.server import RunningServer, serve
@@ -78,3 +79,17 @@ def test_clients_keep_one_connection_however_often_they_reload(server: RunningSe
         assert own.num_fds() - before <= 2
     # An event loop has some of its own.
     assert asyncio.run(reload()) - before <= 6
+
+
+def test_names_of_requests_leave_nothing(server: RunningServer) -> None:
+    """The native core had remembered that there is no model of such a name, with the name, of 3 MB in each call."""
+    process = psutil.Process(server.process.pid)
+    with connect(f"grpc://{server.grpc_address}") as client:
+        before = 0
+        for number in range(60):
+            with pytest.raises(ModelNotFoundError):
+                client.predict(f"{number}" + 3_000_000 * "x", X)
+            if number == 10:
+                before = process.memory_info().rss
+    # glibc keeps some of what a single call takes.
+    assert process.memory_info().rss - before < 60e6

@@ -260,6 +260,7 @@ def test_the_files_are_whole_though_another_model_computes_at_the_stop(tmp_path:
         ('filename_prefix: "logs/x"', 1.0, "filename_prefix 'logs/x'; expected an absolute path"),
         ('filename_prefix: "/tmp/"', 1.0, "filename_prefix '/tmp/'; expected an absolute path"),
         ('filename_prefix: "/nowhere/x"', 1.0, "/nowhere is no folder that the server may write to"),
+        (f'filename_prefix: "/{300 * "x"}/x"', 1.0, "xxx is no folder that the server may write to"),
         ('filename_prefix: "/tmp/x"', 1.5, "sampling_rate 1.5; expected 0 to 1"),
     ],
 )

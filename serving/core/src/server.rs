@@ -256,7 +256,7 @@ impl Server {
     /// What was measured since the last time, by plan: see the stub.
     fn take_statistics<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let mut all = Vec::new();
-        for plan in self.core.plans.all() {
+        for plan in self.core.plans.take_all() {
             let stats = std::mem::take(&mut *plan.stats());
             if !stats.is_empty() {
                 all.push(statistics(py, &plan, stats)?);

@@ -79,7 +79,24 @@ def test_a_replaced_version_that_still_computes_is_seen(config: ModelConfig, tmp
     ended = first.loaded
     watcher.give_back(first)
     watcher.resume(ended)
-    assert ended not in watcher.loaded()
+    until(lambda: ended not in watcher.loaded(), WAIT_S, "unloading what it replaced")
+    assert watcher.stop()
+
+
+def test_who_resumes_a_version_does_not_wait_for_its_other_requests(config: ModelConfig, tmp_path: Path) -> None:
+    """It is the watchdog: the next batch that hangs may be one of them, and nobody else would notice."""
+    watcher, first = replaced(config, tmp_path)
+    servable = first.loaded
+    watcher.suspend(servable, UnavailableError("it takes too long"))
+    publish_affine(tmp_path / "other", slope=3.0, intercept=0.0)
+    until(lambda: watcher.is_available(2), WAIT_S, "polling again")
+    watcher.resume(servable)
+    assert servable in watcher.loaded()
+    # As before: it is seen, and can be suspended once more.
+    watcher.suspend(servable, UnavailableError("it takes too long"))
+    watcher.resume(servable)
+    watcher.give_back(first)
+    until(lambda: servable not in watcher.loaded(), WAIT_S, "unloading what it replaced")
     assert watcher.stop()
 
 

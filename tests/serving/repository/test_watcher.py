@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import shutil
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -97,6 +101,36 @@ def test_after_the_last_try_the_version_ends(config: ModelConfig, caplog: pytest
     assert watcher.failure() == "version 1: Loading failed with RuntimeError. The server's log has the details."
     with pytest.raises(ModelNotFoundError, match="with RuntimeError. The server"), watcher.acquire(ModelSpec(name="m")):
         pass
+    watcher.stop()
+
+
+def test_failed_versions_keep_nothing_and_the_oldest_are_forgotten(config: ModelConfig, tmp_path: Path) -> None:
+    """The frames of an error had held what was read of the model, and each version its place in every list."""
+    read: list[weakref.ref[object]] = []
+
+    def loader(config: ModelConfig, version: int, path: Path) -> Servable:
+        content = type("Content", (), {})()
+        read.append(weakref.ref(content))
+        try:
+            raise ValueError(f"no operator of {content}")
+        except ValueError as exc:
+            raise LoadError("it cannot be read") from exc
+
+    def newest_is(number: int) -> bool:
+        return watcher.statuses()[0].version == number
+
+    watcher = watched(config, loader, retries=0)
+    assert watcher.failure() == "version 1: it cannot be read"
+    until(lambda: gc.collect() >= 0 and read[0]() is None, TIMEOUT_S)
+    folder = tmp_path / "m"
+    shutil.copytree(folder / "1", tmp_path / "source")
+    for number in range(2, 106):
+        shutil.copytree(tmp_path / "source", folder / "new")
+        (folder / "new").rename(folder / str(number))
+        until(partial(newest_is, number), TIMEOUT_S)
+        shutil.rmtree(folder / str(number - 1))
+    until(lambda: [status.version for status in watcher.statuses()] == list(range(105, 4, -1)), TIMEOUT_S)
+    assert watcher.failure() == "version 105: it cannot be read"
     watcher.stop()
 
 

@@ -33,6 +33,13 @@ pub struct Key {
 }
 
 impl Key {
+    /// What it takes in memory, nearly.
+    pub fn bytes(&self) -> usize {
+        let label = self.label.as_ref().map_or(0, String::len);
+        let outputs: usize = self.outputs.iter().map(|name| size_of::<String>() + name.len()).sum();
+        self.model.len() + label + self.signature.len() + outputs
+    }
+
     pub fn new<'a>(
         model: &str,
         version: Option<i64>,

@@ -12,6 +12,8 @@ use crate::batch::plan::{Key, Plan};
 
 /// Plans, and keys that have none, that are remembered.
 const MAX_KEYS: usize = 1024;
+/// Longer keys are not remembered, for their strings stay when their requests are gone.
+const MAX_KEY_BYTES: usize = 16 << 10;
 /// A key that Python has no plan for is asked for again after so long.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -45,7 +47,10 @@ impl Plans {
     /// Answers the requests of a version's batches that have been computed for so long. Those that wait and those that
     /// come are handed over, until there is a new plan.
     pub fn give_up(&self, model: &str, version: i64, longer: Duration, text: Option<&Arc<str>>) {
-        for plan in self.all().into_iter().filter(|plan| plan.version == version && plan.key.model == model) {
+        let retired = self.retired.lock().clone();
+        for plan in
+            self.current().into_iter().chain(retired).filter(|plan| plan.version == version && plan.key.model == model)
+        {
             plan.give_up(longer, text);
         }
     }
@@ -60,7 +65,15 @@ impl Plans {
             Some(Known::Asked(when)) if when.elapsed() < ASK_AGAIN => return Err(false),
             _ => {}
         }
+        if key.bytes() > MAX_KEY_BYTES {
+            return Err(false);
+        }
         let mut known = self.known.write();
+        // It may have come in the meantime.
+        match known.get(key) {
+            Some(Known::Plan(plan)) if !plan.is_stale() => return Ok(plan.clone()),
+            _ => {}
+        }
         if known.len() >= MAX_KEYS && !known.contains_key(key) {
             // Strangers may make up names, and orders of outputs: what nobody uses makes room.
             known.retain(|_, known| match known {
@@ -117,14 +130,18 @@ impl Plans {
         self.retired.lock().push(plan);
     }
 
-    /// All plans that may hold statistics.
-    pub fn all(&self) -> Vec<Arc<Plan>> {
-        // One lock after the other: who replaces a plan takes the second with the first one held.
+    fn current(&self) -> Vec<Arc<Plan>> {
         let plan = |known: &Known| match known {
             Known::Plan(plan) => Some(plan.clone()),
             Known::Asked(_) => None,
         };
-        let mut all: Vec<_> = self.known.read().values().filter_map(plan).collect();
+        self.known.read().values().filter_map(plan).collect()
+    }
+
+    /// All plans that may hold statistics, for one who takes them: retired ones that no request holds are forgotten.
+    pub fn take_all(&self) -> Vec<Arc<Plan>> {
+        // One lock after the other: who replaces a plan takes the second with the first one held.
+        let mut all = self.current();
         let mut retired = self.retired.lock();
         all.extend(retired.iter().cloned());
         retired.retain(|plan| Arc::strong_count(plan) > 2);

@@ -71,7 +71,8 @@ impl<'a> Messages<'a> {
             match next {
                 Some(Ok(frame)) => self.keep(frame),
                 Some(Err(_)) => gone().await,
-                None => return Ok(None),
+                None if received == 0 => return Ok(None),
+                None => return Err(Refusal::new(INTERNAL, "The stream ended within a message.")),
             }
         }
     }

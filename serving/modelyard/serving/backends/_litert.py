@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from modelyard.artifact import Signature, TfliteModel, tflite_has_state
-from modelyard.errors import InvalidInputError, LoadError, PredictionError
+from modelyard.errors import ArtifactError, InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends._base import Arrays
 from modelyard.serving.requests import shape_fits, without_paths
 
@@ -44,6 +44,9 @@ class LitertBackend:
         self._leaves: queue.SimpleQueue[None] = queue.SimpleQueue()
         try:
             content = path.read_bytes()
+        except OSError as exc:
+            raise ArtifactError(f"{path} cannot be read: {exc}") from exc
+        try:
             # LiteRT checks what is in the file before anything else reads it.
             first = Interpreter(model_content=content, num_threads=threads)
             _check_operations(first, content)
@@ -55,7 +58,7 @@ class LitertBackend:
             models = [_Model(first, content), *(_Model(self._new(), content) for _ in range(more))]
         except LoadError as exc:
             raise LoadError(f"LiteRT cannot serve {path}: {exc.message}") from exc
-        except (OSError, ValueError, RuntimeError) as exc:
+        except (ValueError, RuntimeError) as exc:
             raise LoadError(f"LiteRT cannot load {path}: {exc}") from exc
         self.signatures: Mapping[str, Signature] = models[0].signatures
         #: By signature, the file's own names of the tensors that are its inputs and its outputs.

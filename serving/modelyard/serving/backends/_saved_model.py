@@ -8,7 +8,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from modelyard.artifact import Signature, TensorSpec, known_method
-from modelyard.errors import InvalidInputError, LoadError, UnsupportedError
+from modelyard.errors import ArtifactError, InvalidInputError, LoadError, UnsupportedError
 from modelyard.wire import dtype_by_enum, shape_from_proto, tensorflow_pb2
 
 SAVED_MODEL_NAME = "saved_model.pb"
@@ -21,7 +21,9 @@ def read_meta_graph(path: Path, tags: Sequence[str]) -> tensorflow_pb2.MetaGraph
     file = path / SAVED_MODEL_NAME
     try:
         saved_model = tensorflow_pb2.SavedModel.FromString(file.read_bytes())
-    except (OSError, DecodeError) as exc:
+    except OSError as exc:
+        raise ArtifactError(f"{file} cannot be read: {exc}") from exc
+    except DecodeError as exc:
         raise LoadError(f"{file} cannot be read as a SavedModel: {exc}") from exc
     for graph in saved_model.meta_graphs:
         if set(tags) == set(graph.meta_info_def.tags):

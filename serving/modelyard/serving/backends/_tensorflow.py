@@ -29,6 +29,8 @@ from modelyard.wire import dtype_by_enum, tensorflow_pb2
 
 #: Names of the inputs in the order of the arguments, and the prepared call.
 _Call = tuple[list[str], Callable[..., Sequence[object]]]
+#: Prepared calls that a model keeps: there is one for each set of outputs that clients ask for.
+_MAX_CALLS = 64
 
 
 class TensorFlowBackend:
@@ -166,13 +168,16 @@ class _Session:
             return spec
 
     def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-        key = (graph, tuple(outputs))
+        asked = sorted(outputs)
+        key = (graph, tuple(asked))
         call = self._calls.get(key)
         if call is None:
-            call = self._calls.setdefault(key, self._make_call(graph, outputs))
+            while len(self._calls) >= _MAX_CALLS:
+                self._calls.pop(next(iter(self._calls), key), None)
+            call = self._calls.setdefault(key, self._make_call(graph, asked))
         names, function = call
-        values = function(*(inputs[name] for name in names))
-        return {name: _as_array(value) for name, value in zip(outputs, values, strict=True)}
+        values = dict(zip(asked, function(*(inputs[name] for name in names)), strict=True))
+        return {name: _as_array(values[name]) for name in outputs}
 
     def _make_call(self, graph: str, outputs: Sequence[str]) -> _Call:
         """A prepared call: unlike ``Session.run`` it leaves the check of shapes to the kernels, as upstream does."""

@@ -21,7 +21,10 @@ class Complaints:
         """Logs a problem that differs from the last one of its subject; an empty text says that there is none."""
         if problem and problem != self._last.get(about):
             self._log.log(self._level, "%s", problem)
-        self._last[about] = problem
+        if problem:
+            self._last[about] = problem
+        else:
+            self._last.pop(about, None)
 
     @contextmanager
     def about(self, consequence: str) -> Iterator[None]:

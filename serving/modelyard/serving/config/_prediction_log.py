@@ -63,6 +63,6 @@ def prediction_log(item: serving_pb2.ModelConfig) -> PredictionLogConfig | None:
             f"{place} has log_collector_config.filename_prefix {collector.filename_prefix!r}; expected an absolute "
             "path and the beginning of a file's name, such as /var/log/modelyard/requests."
         )
-    if not (prefix.parent.is_dir() and os.access(prefix.parent, os.W_OK | os.X_OK)):
+    if not (os.path.isdir(prefix.parent) and os.access(prefix.parent, os.W_OK | os.X_OK)):
         raise ConfigurationError(f"{place}: {prefix.parent} is no folder that the server may write to; make it first.")
     return PredictionLogConfig(prefix=prefix, rate=rate) if rate else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import tempfile
 from dataclasses import dataclass, field, replace
@@ -46,6 +47,10 @@ class TlsConfig:
             raise ConfigurationError(
                 f"{key} cannot be used: {exc}; expected a private key without a password, as a PEM block."
             ) from exc
+        except OSError as exc:
+            raise ConfigurationError(
+                f"{key} cannot be loaded: OpenSSL reads files only, and a temporary one cannot be written: {exc}."
+            ) from exc
         if self.verify_client:
             context.verify_mode = ssl.CERT_REQUIRED
         return context
@@ -65,7 +70,7 @@ _KEY, _CERTIFICATE = "tls.key", "tls.crt"
 
 
 def read_tls_config(path: Path, client_ca: Path | None = None) -> TlsConfig:
-    if path.is_dir():
+    if os.path.isdir(path):
         key, certificate = path / _KEY, path / _CERTIFICATE
         tls = TlsConfig(
             key=_read(key, "--ssl_config_file"),

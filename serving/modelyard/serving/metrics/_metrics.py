@@ -93,7 +93,9 @@ class Metrics:
         parts = self._parts.get(key)
         if parts is None:
             labels = {"model": model, "version": str(version), "signature": signature, "runtime": runtime}
-            parts = self._parts[key] = Parts(lambda name: self.histogram(name, labels))
+            made = Parts(lambda name: self.histogram(name, labels))
+            with self._lock:
+                parts = self._parts.setdefault(key, made)
         return parts
 
     def record_request(

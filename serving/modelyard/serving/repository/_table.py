@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +76,8 @@ class VersionTable:
         #: Whether the aspired versions of the configuration in force were tried.
         self._polled = False
         self._aspired: frozenset[int] = frozenset()
+        #: In the base path, when it was last looked at.
+        self._found: frozenset[int] = frozenset()
         self._file_labels = FileLabels()
         #: What a request without version and label means; None for the newest version.
         self._default: ModelSpec | None = None
@@ -139,11 +141,16 @@ class VersionTable:
             return tuple(version.number for version in self._versions.values() if version.available)
 
     def _forget_ended(self) -> None:
-        """Forgets versions that ended long ago: where a new one comes each minute they would become too many."""
+        """Forgets versions that ended long ago: where a new one comes each minute they would become too many.
+
+        One that failed is known for as long as its files are there, or it would be tried again.
+        """
         ended = sorted(
             number
             for number, version in self._versions.items()
-            if version.state is VersionState.END and version.error is None
+            if version.state is VersionState.END
+            and version.servable is None
+            and (version.error is None or number not in self._found)
         )
         for number in ended[:-_KEPT_ENDED]:
             del self._versions[number]
@@ -169,6 +176,19 @@ class VersionTable:
             for version in self._holding(servable):
                 version.suspended, version.state, version.error = True, VersionState.END, error
             self._lock.notify_all()
+
+    def _restore(self, servable: Servable) -> list[Version]:
+        """Puts versions in service again."""
+        with self._lock:
+            versions = self._holding(servable)
+            for version in versions:
+                version.suspended, version.state, version.error = False, VersionState.AVAILABLE, None
+            return versions
+
+    def _aspire(self, numbers: Iterable[int]) -> None:
+        with self._lock:
+            self._aspired = frozenset(numbers)
+            self._forget_ended()
 
     def _holding(self, servable: Servable) -> list[Version]:
         return [each for each in (*self._versions.values(), *self._replaced) if each.servable is servable]

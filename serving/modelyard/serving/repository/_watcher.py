@@ -153,18 +153,10 @@ class ModelWatcher(VersionTable):
 
     def resume(self, servable: Servable) -> None:
         """Puts a suspended version in service again, or unloads it where it is not aspired any more."""
-        with self._lock:
-            versions = self._holding(servable)
-            for version in versions:
-                version.suspended, version.state, version.error = False, VersionState.AVAILABLE, None
-            unwanted = [
-                version
-                for version in versions
-                if version in self._replaced or version.number not in self._aspired or self._stopping.is_set()
-            ]
-            self._replaced = [version for version in self._replaced if version not in versions]
-        for version in unwanted:
-            self._unload(version)
+        for version in self._restore(servable):
+            if version.number not in self._aspired or version in self._replaced or self._stopping.is_set():
+                # Not by the caller, who watches for batches that hang: one of this version may be another of them.
+                threading.Thread(target=self._unload, args=(version,), name="modelyard-unload", daemon=True).start()
 
     def _watch(self) -> None:
         while True:
@@ -227,6 +219,7 @@ class ModelWatcher(VersionTable):
             self._complaints.say("dangling", self.dangling())
 
     def _reconcile_labelled(self, config: ModelConfig, found: Sequence[AnyVersion]) -> None:
+        self._found = frozenset(version.number for version in found)
         needed = self._file_labels.needed() | self._kept
         self._labelled = needed - {version.number for version in config.policy.aspired(found)}
         self._reconcile(config.policy.aspired(found, needed))
@@ -269,7 +262,7 @@ class ModelWatcher(VersionTable):
         self._complaints.say("versions", text and f"model {self._config.name}: {text}")
 
     def _reconcile(self, aspired: Sequence[AnyVersion]) -> None:
-        self._aspired = frozenset(item.number for item in aspired)
+        self._aspire(item.number for item in aspired)
         paths = [item.path for item in aspired]
         self._retries = {path: retry for path, retry in self._retries.items() if path in paths}
         self._unload_surplus()
@@ -323,8 +316,9 @@ class ModelWatcher(VersionTable):
         problem = ""
         if isinstance(result, ModelyardError):
             problem = f"model {name} version {item.number} cannot be served: {result.message}"
-            # From here on, callers see it.
+            # From here on, callers see it; its frames would keep what was read of the model.
             result.message = self._public(result.message)
+            result.__traceback__ = result.__cause__ = result.__context__ = None
         self._failures.say(str(item.path), problem)
         if isinstance(result, ArtifactError) and not isinstance(result, (IntegrityError, ManifestError, LoadError)):
             # It could not be read, or not as it was: the next look is another try, though nothing has changed.
@@ -346,9 +340,6 @@ class ModelWatcher(VersionTable):
             self._moved(name)
             if old is not None:
                 self._unload(old)
-                with self._lock:
-                    if old.servable is None:
-                        self._replaced.remove(old)
             seconds = time.perf_counter() - started
             _LOG.info(
                 "model %s version %d is AVAILABLE in %s after %.2f s", name, item.number, result.backend.name, seconds
@@ -392,7 +383,7 @@ class ModelWatcher(VersionTable):
                 return
             servable, version.servable = version.servable, None
             version.state, version.error, version.rejected = VersionState.END, None, None
-            self._forget_ended()
+            self._replaced = [each for each in self._replaced if each is not version]
         if servable is not None:
             servable.close()
             if not self._keep_copies:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modelyard.artifact import ImageDecode, Manifest, Signature, TensorSpec, read_manifest
-from modelyard.errors import ManifestError, ModelNotFoundError
+from modelyard.errors import ArtifactError, ModelNotFoundError
 from modelyard.serving.config import ModelConfig
 from modelyard.serving.handlers.openapi import EXAMPLE_VALUES, example_body, request_url
 from modelyard.serving.handlers.rest import read_loaded, signatures_of, statuses_of
@@ -102,11 +103,13 @@ def report_of(manager: ModelManager, name: str, version: int) -> bytes:
     known = [status.version for status in statuses_of(manager, name)]
     folder = _folder(manager, config, version) if version in known else None
     path = None if folder is None else folder / _REPORT_NAME
-    if path is None or not path.is_file() or path.stat().st_size > _MAX_REPORT_BYTES:
-        raise ModelNotFoundError(
-            f"Version {version} of model {name} has no export report; modelyard export writes one for each version."
-        )
-    return path.read_bytes()
+    # A version may be removed at any moment.
+    with suppress(OSError):
+        if path is not None and path.is_file() and path.stat().st_size <= _MAX_REPORT_BYTES:
+            return path.read_bytes()
+    raise ModelNotFoundError(
+        f"Version {version} of model {name} has no export report; modelyard export writes one for each version."
+    )
 
 
 def _config(manager: ModelManager, name: str) -> ModelConfig:
@@ -138,7 +141,7 @@ def _version(
         default=status.version == default,
         error="" if status.error is None else status.error.message,
         backend=_backend(manager, config.name, status),
-        bytes=None if folder is None else sum(item.stat().st_size for item in folder.rglob("*") if item.is_file()),
+        bytes=None if folder is None else _size(folder),
         manifest=None if folder is None else _manifest(folder),
         report=folder is not None and (folder / _REPORT_NAME).is_file(),
     )
@@ -158,10 +161,18 @@ def _folder(manager: ModelManager, config: ModelConfig, version: int) -> Path | 
     return read_loaded(manager, ModelSpec(name=config.name, version=version), lambda servable: servable.path, unloaded)
 
 
+def _size(folder: Path) -> int | None:
+    """Of all files in a folder; None where it is removed meanwhile."""
+    try:
+        return sum(item.stat().st_size for item in folder.rglob("*") if item.is_file())
+    except OSError:
+        return None
+
+
 def _manifest(folder: Path) -> Manifest | None:
     try:
         return read_manifest(folder)
-    except ManifestError:
+    except ArtifactError:
         # A foreign version has none; of one that is damaged, the version's error tells.
         return None
 

@@ -100,8 +100,7 @@ class GrpcServer:
         if self._options.grpc_socket_path:
             self._server.add_port(f"unix:{self._options.grpc_socket_path}", None)
         if self._health is not None:
-            # Before the first call: the health service's own start value is SERVING.
-            await self._health.update()
+            self._health.update()
         await self._server.start()
         if self._health is not None:
             self._health_task = asyncio.create_task(self._health.watch())
@@ -112,7 +111,7 @@ class GrpcServer:
             self._health_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._health_task
-            await self._health.enter_shutdown()
+            self._health.enter_shutdown()
             await asyncio.sleep(min(grace_s, _LAST_WORD_S))
             self._health.end_watches()
         await self._server.stop(grace_s)
