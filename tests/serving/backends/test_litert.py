@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from modelyard.artifact import TensorSpec
-from modelyard.errors import InvalidInputError, LoadError, PredictionError
+from modelyard.errors import ArtifactError, InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends import LitertBackend
 from modelyard.serving.metrics import resident_bytes
 from modelyard.wire import tensorflow_pb2
@@ -278,9 +278,11 @@ def test_a_corrupted_file_is_a_load_error(tmp_path: Path, content: bytes) -> Non
         _load(path)
 
 
-def test_an_absent_file_is_a_load_error(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match=r"model\.tflite"):
+def test_an_absent_file_is_no_load_error(tmp_path: Path) -> None:
+    """A version that cannot be loaded is given up; one that cannot be read is looked at again."""
+    with pytest.raises(ArtifactError, match=r"model\.tflite cannot be read: ") as caught:
         _load(tmp_path / "model.tflite")
+    assert not isinstance(caught.value, LoadError)
 
 
 def test_the_interpreter_that_was_used_last_comes_first(lookup_tflite: Path) -> None:
