@@ -198,6 +198,16 @@ def test_idle_connections_are_closed() -> None:
                 assert (_GOAWAY in [kind for kind, _ in found]) == (begin != _PREFACE[:20])
 
 
+def test_a_stream_that_ends_within_a_message_is_refused() -> None:
+    with serving() as ports:
+        for begun in (b"\0\0", b"\0\0\0\0\5abc"):
+            ended = call_head(path=_STREAM) + frame(_DATA, 1, begun)
+            with connected(ports.grpc, _PREFACE + ended) as connection:
+                blocks = [content for kind, content in frames(connection, -1, _HEADERS) if kind == _HEADERS]
+            fields = dict(decode(blocks[-1]))
+            assert (fields["grpc-status"], fields["grpc-message"]) == ("13", "The stream ended within a message.")
+
+
 def test_header_fields_are_limited() -> None:
     with serving(max_header_bytes=10_000, max_streams=3) as ports:
         assert ask(ports.rest, "GET / HTTP/1.1\r\nx: " + "a" * 9000)[0] == 200

@@ -57,22 +57,16 @@ impl Plans {
 
     /// The plan for a key; where there is none, whether Python should be asked.
     pub fn find(&self, key: &Key) -> Result<Arc<Plan>, bool> {
-        match self.known.read().get(key) {
-            Some(Known::Plan(plan)) if !plan.is_stale() => {
-                plan.touch();
-                return Ok(plan.clone());
-            }
-            Some(Known::Asked(when)) if when.elapsed() < ASK_AGAIN => return Err(false),
-            _ => {}
+        if let Some(found) = answer(self.known.read().get(key)) {
+            return found;
         }
         if key.bytes() > MAX_KEY_BYTES {
             return Err(false);
         }
         let mut known = self.known.write();
-        // It may have come in the meantime.
-        match known.get(key) {
-            Some(Known::Plan(plan)) if !plan.is_stale() => return Ok(plan.clone()),
-            _ => {}
+        // Another request may have asked in the meantime, or Python have answered.
+        if let Some(found) = answer(known.get(key)) {
+            return found;
         }
         if known.len() >= MAX_KEYS && !known.contains_key(key) {
             // Strangers may make up names, and orders of outputs: what nobody uses makes room.
@@ -146,5 +140,17 @@ impl Plans {
         all.extend(retired.iter().cloned());
         retired.retain(|plan| Arc::strong_count(plan) > 2);
         all
+    }
+}
+
+/// As [`Plans::find`], by what is known; `None` where that is nothing, or old.
+fn answer(known: Option<&Known>) -> Option<Result<Arc<Plan>, bool>> {
+    match known {
+        Some(Known::Plan(plan)) if !plan.is_stale() => {
+            plan.touch();
+            Some(Ok(plan.clone()))
+        }
+        Some(Known::Asked(when)) if when.elapsed() < ASK_AGAIN => Some(Err(false)),
+        _ => None,
     }
 }

@@ -172,9 +172,9 @@ class _Session:
         key = (graph, tuple(asked))
         call = self._calls.get(key)
         if call is None:
-            while len(self._calls) >= _MAX_CALLS:
-                self._calls.pop(next(iter(self._calls), key), None)
-            call = self._calls.setdefault(key, self._make_call(graph, asked))
+            call = self._make_call(graph, asked)
+            if len(self._calls) < _MAX_CALLS:
+                call = self._calls.setdefault(key, call)
         names, function = call
         values = dict(zip(asked, function(*(inputs[name] for name in names)), strict=True))
         return {name: _as_array(values[name]) for name in outputs}

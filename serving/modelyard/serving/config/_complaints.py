@@ -19,12 +19,11 @@ class Complaints:
 
     def say(self, about: str, problem: str) -> None:
         """Logs a problem that differs from the last one of its subject; an empty text says that there is none."""
-        if problem and problem != self._last.get(about):
-            self._log.log(self._level, "%s", problem)
-        if problem:
-            self._last[about] = problem
-        else:
+        if not problem:
             self._last.pop(about, None)
+        elif problem != self._last.get(about):
+            self._log.log(self._level, "%s", problem)
+            self._last[about] = problem
 
     @contextmanager
     def about(self, consequence: str) -> Iterator[None]:

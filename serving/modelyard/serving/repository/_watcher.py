@@ -327,7 +327,7 @@ class ModelWatcher(VersionTable):
             if isinstance(result, Servable):
                 version.servable, version.state = result, VersionState.AVAILABLE
                 self._versions[item.number] = version
-                if old is not None:
+                if old is not None and old.servable is not None:
                     # Where its last batch does not end, that is seen here.
                     self._replaced.append(old)
             elif old is not None:
@@ -347,7 +347,8 @@ class ModelWatcher(VersionTable):
 
     def _try_load(self, item: AnyVersion) -> Servable | ModelyardError:
         config = self._config
-        (tries, _), copied = self._retries.pop(item.path, (0, 0.0)), False
+        tries, _ = self._retries.pop(item.path, (0, 0.0))
+        copied = False
         error: ModelyardError
         try:
             # Outside of the slot: a store that stalls keeps no other model from loading.

@@ -80,7 +80,6 @@ class Health:
 
     def __init__(self, manager: ModelManager) -> None:
         self._manager = manager
-        self._stopping = False
         self.servicer = _Servicer()
 
     async def watch(self) -> None:
@@ -90,16 +89,13 @@ class Health:
             self.update()
 
     def enter_shutdown(self) -> None:
-        """Says NOT_SERVING for everything, for good."""
-        self._stopping = True
+        """Says NOT_SERVING for everything; :meth:`watch` must have ended."""
         self.servicer.say(dict.fromkeys(self.servicer.statuses, _status(False)))
 
     def end_watches(self) -> None:
         self.servicer.ending.set()
 
     def update(self) -> None:
-        if self._stopping:
-            return
         models = {name: self._manager.ready(name) for name in self._manager.names}
         # A server whose models are not all there is not ready to take traffic.
         all_ready = self._manager.all_ready()
