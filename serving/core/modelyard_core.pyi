@@ -83,6 +83,9 @@ class Exchange:
     @property
     def request_id(self) -> str: ...
     @property
+    def age_s(self) -> float:
+        """Seconds since the request came."""
+    @property
     def client(self) -> str: ...
     @property
     def certificate(self) -> bytes | None:
@@ -263,10 +266,11 @@ class Server:
         Raises:
             ValueError: A header's name is none.
         """
-    def take_traffic(self) -> list[tuple[str, str, list[int], float]]:
-        """What requests by rules were answered with since the last time.
+    def take_traffic(self) -> list[tuple[str, str, dict[str, int], list[int], float]]:
+        """How requests by rules ended since the last time.
 
-        Model, target, counts by bucket of their latency, and their sum in microseconds.
+        Model, target, and counts by gRPC's status; counts by bucket of the latency of those that were answered or were
+        late, and their sum in microseconds.
         """
     def take_records(self) -> tuple[list[tuple[Any, ...]], int]:
         """Requests that were answered since the last time, as ``RequestRecord``'s fields, and how many were lost."""

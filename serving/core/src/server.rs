@@ -21,7 +21,7 @@ use crate::host::Host;
 use crate::record::{Ids, Records, Wanted};
 use crate::statistics::statistics;
 use crate::threads;
-use crate::traffic::{Rule, Target, Traffic};
+use crate::traffic::{Ended, Rule, Target, Traffic};
 use crate::transport::{
     Api, Budget, ConnectionLimits, Listener, LiveTls, MAX_OPEN_STREAMS, Refused, TlsFiles, server_config,
 };
@@ -287,7 +287,7 @@ impl Server {
                 label,
                 share,
                 out,
-                answered: Mutex::default(),
+                ended: Arc::default(),
             });
             let (version_header, sticky_header) = (header(&version_header)?, header(&sticky_header)?);
             Ok(Rule { model, version_header, sticky_header, shadow, targets: targets.collect() })
@@ -296,10 +296,12 @@ impl Server {
         Ok(())
     }
 
-    /// What such requests were answered with since the last time: see the stub.
-    fn take_traffic(&self) -> Vec<(String, String, Vec<u64>, f64)> {
+    /// How such requests ended since the last time: see the stub.
+    fn take_traffic(&self) -> Vec<TakenTraffic> {
         let found = self.core.traffic.take().into_iter();
-        found.map(|(model, target, times)| (model, target, times.counts, times.native.sum)).collect()
+        found
+            .map(|(model, target, Ended { statuses, times })| (model, target, statuses, times.counts, times.native.sum))
+            .collect()
     }
 
     /// Requests that were answered since the last time, each as a tuple, and how many more were lost.
@@ -348,6 +350,8 @@ impl Server {
     }
 }
 
+/// Model, target, counts by status and by bucket of latency, and the sum in microseconds.
+type TakenTraffic = (String, String, HashMap<&'static str, u64>, Vec<u64>, f64);
 /// Name, version, label, share, and whether it is rolled back.
 type TargetTuple = (String, Option<i64>, Option<String>, f64, bool);
 

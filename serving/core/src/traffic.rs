@@ -31,7 +31,16 @@ pub struct Target {
     pub share: f64,
     /// It is rolled back: requests that name it get the first.
     pub out: bool,
-    pub answered: Mutex<Histogram>,
+    pub ended: Arc<Mutex<Ended>>,
+}
+
+/// How the requests of a target ended.
+#[derive(Default)]
+pub struct Ended {
+    /// How many, by the name of gRPC's status.
+    pub statuses: HashMap<&'static str, u64>,
+    /// How long those took that were answered, and those that were not by their deadline.
+    pub times: Histogram,
 }
 
 /// What requests of one model get that name neither a version nor a label.
@@ -54,9 +63,13 @@ pub struct Route {
 }
 
 impl Route {
-    pub fn answered(&self, time: Duration) {
-        let answered = &self.rule.targets[self.target].answered;
-        answered.lock().add(time, None);
+    /// A request has ended with a status of gRPC, after some time.
+    pub fn ended(&self, status: &'static str, time: Duration) {
+        let mut ended = self.rule.targets[self.target].ended.lock();
+        *ended.statuses.entry(status).or_default() += 1;
+        if matches!(status, "OK" | "DEADLINE_EXCEEDED") {
+            ended.times.add(time, None);
+        }
     }
 }
 
@@ -69,19 +82,28 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    pub fn set(&self, rules: Vec<Rule>) {
+    pub fn set(&self, mut rules: Vec<Rule>) {
         self.active.store(!rules.is_empty(), Ordering::Relaxed);
-        let rules = rules.into_iter().map(|rule| (rule.model.clone(), Arc::new(rule))).collect();
-        *self.rules.write() = rules;
+        let mut present = self.rules.write();
+        for rule in &mut rules {
+            let Some(before) = present.get(&rule.model) else { continue };
+            for target in &mut rule.targets {
+                // Requests on their way are counted when they end.
+                if let Some(same) = before.targets.iter().find(|same| same.name == target.name) {
+                    target.ended = same.ended.clone();
+                }
+            }
+        }
+        *present = rules.into_iter().map(|rule| (rule.model.clone(), Arc::new(rule))).collect();
     }
 
-    /// What was answered since the last time, by model and target.
-    pub fn take(&self) -> Vec<(String, String, Histogram)> {
+    /// How requests ended since the last time, by model and target.
+    pub fn take(&self) -> Vec<(String, String, Ended)> {
         let rules = self.rules.read();
         let all = rules.values().flat_map(|rule| rule.targets.iter().map(move |target| (rule, target)));
         all.filter_map(|(rule, target)| {
-            let found = std::mem::take(&mut *target.answered.lock());
-            (!found.counts.is_empty()).then(|| (rule.model.clone(), target.name.clone(), found))
+            let found = std::mem::take(&mut *target.ended.lock());
+            (!found.statuses.is_empty()).then(|| (rule.model.clone(), target.name.clone(), found))
         })
         .collect()
     }

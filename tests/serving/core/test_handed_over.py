@@ -100,8 +100,8 @@ def test_an_answer_that_json_cannot_carry_gives_its_quota_back(started: Started)
     started.core.set_traffic([rule])
     assert [ask(started.port, PREDICT, {"instances": [value]})[0] for value in (1.0, -1.0)] == [200, 418]
     # Python counts what it answers.
-    ((model, target, counts, _),) = started.core.take_traffic()
-    assert (model, target, sum(counts)) == ("m", "stable", 1)
+    ((model, target, statuses, counts, _),) = started.core.take_traffic()
+    assert (model, target, statuses, sum(counts)) == ("m", "stable", {"OK": 1}, 1)
 
 
 @pytest.mark.parametrize("output", [("y_bytes", "string"), ("y", "float16")])

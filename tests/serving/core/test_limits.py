@@ -157,6 +157,11 @@ def test_connections_beyond_the_limit_are_told_to_come_back() -> None:
         status, headers, body = ask(ports.rest, "GET / HTTP/1.1")
         assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
         assert "1 connections already (--max_connections)" in json.loads(body)["error"]
+        with connected(ports.rest, b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4000000\r\n\r\n") as sending:
+            # Were the rest not read, it would be answered with a reset, which takes the answer away.
+            for _ in range(400):
+                sending.sendall(b"x" * 10_000)
+            assert answer(to_the_end(sending))[0] == 503
         with pytest.raises(grpc.RpcError) as caught:
             ports.call(b"x")
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -22,7 +22,7 @@ def fill(window: Window, *, ok: int = 0, failed: int = 0, ms: float = 1.0) -> No
     for _ in range(ok):
         window.request(ok=True, seconds=ms / 1e3)
     for _ in range(failed):
-        window.request(ok=False, seconds=1.0)
+        window.request(ok=False, seconds=None)
 
 
 def verdicts(found: RuleState) -> list[tuple[str, str]]:

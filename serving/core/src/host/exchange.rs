@@ -1,6 +1,7 @@
 //! REST requests that Python answers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -42,6 +43,7 @@ pub struct Exchange {
     pub(super) body: Bytes,
     #[pyo3(get)]
     pub(super) request_id: String,
+    pub(super) arrived: Instant,
     #[pyo3(get)]
     pub(super) client: String,
     pub(super) certificate: Option<Bytes>,
@@ -75,6 +77,12 @@ impl Exchange {
     #[getter]
     fn certificate<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         self.certificate.as_ref().map(|der| PyBytes::new(py, der))
+    }
+
+    /// Seconds since the request came.
+    #[getter]
+    fn age_s(&self) -> f64 {
+        self.arrived.elapsed().as_secs_f64()
     }
 
     /// `late`, `too_large` or None.

@@ -6,7 +6,7 @@ mod permit;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -57,6 +57,7 @@ pub struct RestRequest {
     pub body: Bytes,
     pub peer: Peer,
     pub request_id: String,
+    pub arrived: Instant,
     pub problem: Option<Problem>,
     pub logged: Option<bool>,
 }
@@ -90,6 +91,7 @@ pub async fn rest(core: &Arc<Core>, request: RestRequest) -> Option<Answer> {
         headers: request.parts.headers,
         body: request.body,
         request_id: request.request_id,
+        arrived: request.arrived,
         client: request.peer.host(),
         certificate: request.peer.certificate,
         problem: request.problem,

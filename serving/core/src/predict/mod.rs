@@ -26,6 +26,9 @@ use crate::transport::{Context, Peer};
 const PRIORITY: HeaderName = HeaderName::from_static("x-modelyard-priority");
 const TRACE: HeaderName = HeaderName::from_static("traceparent");
 
+/// A caller that goes after so much of the time that it gave did not wait for longer.
+const NEARLY_ALL: f64 = 0.95;
+
 /// Why a request is not answered with a prediction.
 enum Declined {
     /// Python answers it.
@@ -78,13 +81,20 @@ impl<'a> Prediction<'a> {
             Permit::ask(self.core, self.headers, self.peer, &plan.key.model, rows).ok_or(Declined::HandOver)?;
         let queue = plan.queue(&tensors);
         if let Err(overload) = admit(self.core, &plan, rows, self.deadline) {
-            return Err(self.refuse(&plan, rows, &permit, overload));
+            return Err(self.refuse(&plan, route.as_ref(), rows, &permit, overload));
         }
         let copy = route.as_ref().filter(|route| route.shadow).map(|_| tensors.clone());
         let outcome = {
             let _requests = Counted::new(&plan.waiting, 1);
             let _rows = Counted::new(&plan.outstanding, rows);
-            let mut open = Open { plan: &plan, api: self.api, deadline: self.deadline, answered: false };
+            let mut open = Open {
+                plan: &plan,
+                route: route.as_ref(),
+                api: self.api,
+                arrived: self.arrived,
+                deadline: self.deadline,
+                answered: false,
+            };
             let request = Request { tensors, rows, low_priority: self.low_priority, deadline: self.deadline };
             let outcome = queue.answer(request).await;
             open.answered = true;
@@ -96,8 +106,12 @@ impl<'a> Prediction<'a> {
                 permit.hand_over();
                 return Err(Declined::HandOver);
             }
-            Outcome::Full => return Err(self.refuse(&plan, rows, &permit, Overload::batch_queue_full())),
-            Outcome::GivenUp(text) => return Err(self.refuse(&plan, rows, &permit, Overload::hanging(&text))),
+            Outcome::Full => {
+                return Err(self.refuse(&plan, route.as_ref(), rows, &permit, Overload::batch_queue_full()));
+            }
+            Outcome::GivenUp(text) => {
+                return Err(self.refuse(&plan, route.as_ref(), rows, &permit, Overload::hanging(&text)));
+            }
         };
         Ok(Answered { plan, computed, range, rows, decoded, route, copy, permit })
     }
@@ -121,8 +135,18 @@ impl<'a> Prediction<'a> {
         }
     }
 
-    fn refuse(&mut self, plan: &Plan, rows: usize, permit: &Permit, overload: Overload) -> Declined {
+    fn refuse(
+        &mut self,
+        plan: &Plan,
+        route: Option<&Route>,
+        rows: usize,
+        permit: &Permit,
+        overload: Overload,
+    ) -> Declined {
         let cause = overload.cause;
+        if let Some(route) = route {
+            route.ended(cause.status_name(), self.arrived.elapsed());
+        }
         plan.stats().refused(self.api, cause.name(), cause.status_name(), &permit.principal);
         self.seen.note(|| facts(plan, rows, permit));
         Declined::Overload(overload)
@@ -133,7 +157,7 @@ impl<'a> Prediction<'a> {
         let now = Instant::now();
         let Answered { plan, computed: batch, range, rows, decoded, route, copy, permit } = answered;
         if let Some(route) = route {
-            route.answered(now - self.arrived);
+            route.ended("OK", now - self.arrived);
         }
         self.seen.note(|| Facts {
             batch: Batch { id: batch.id, rows: batch.rows, requests: batch.requests },
@@ -219,10 +243,12 @@ fn facts(plan: &Plan, rows: usize, permit: &Permit) -> Facts {
 }
 
 /// A request that is computed: counted where its client goes, or its deadline passes. Python answers REST's late ones,
-/// and counts them.
+/// and counts them, but for those of a rule's target.
 struct Open<'a> {
     plan: &'a Plan,
+    route: Option<&'a Route>,
     api: Api,
+    arrived: Instant,
     deadline: Option<Instant>,
     answered: bool,
 }
@@ -232,9 +258,15 @@ impl Drop for Open<'_> {
         if self.answered {
             return;
         }
-        let late = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        // A client resets its call when its own clock says so, which may be a moment before this one's deadline.
+        let whole = |deadline: Instant| deadline.saturating_duration_since(self.arrived);
+        let late = self.deadline.is_some_and(|deadline| self.arrived.elapsed() >= whole(deadline).mul_f64(NEARLY_ALL));
+        let status = if late { "DEADLINE_EXCEEDED" } else { "CANCELLED" };
         if !late || self.api.1 == "GRPC" {
-            self.plan.stats().failed(self.api, if late { "DEADLINE_EXCEEDED" } else { "CANCELLED" });
+            self.plan.stats().failed(self.api, status);
+        }
+        if let Some(route) = self.route {
+            route.ended(status, self.arrived.elapsed());
         }
     }
 }

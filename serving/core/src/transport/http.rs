@@ -95,7 +95,9 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, context: &
         None => {
             let request_id = context.id.to_str().unwrap_or_default().to_owned();
             let peer = context.peer.clone();
-            let mut answer = host::rest(core, RestRequest { parts, body, peer, request_id, problem, logged }).await;
+            let arrived = context.arrived;
+            let request = RestRequest { parts, body, peer, request_id, arrived, problem, logged };
+            let mut answer = host::rest(core, request).await;
             if let Some(facts) = answer.as_mut().and_then(|answer| answer.facts.take()) {
                 context.seen.note(|| facts);
             }
@@ -207,11 +209,14 @@ fn busy(text: &str) -> Response<Reply> {
 }
 
 /// Refuses a request of either API for want of room, and ends its connection.
-pub fn refuse_for_now(version: Version, headers: &HeaderMap, text: &str) -> Response<Reply> {
-    if grpc::is_grpc(headers) {
-        return status::refuse_for_now(text);
-    }
-    last(busy(text), version)
+pub fn refuse_for_now(request: Request<Incoming>, text: &str) -> Response<Reply> {
+    let response = if grpc::is_grpc(request.headers()) {
+        status::refuse_for_now(text)
+    } else {
+        last(busy(text), request.version())
+    };
+    drop(tokio::spawn(drain(request.into_body())));
+    response
 }
 
 /// Refuses a request of either API, which no other server would answer, and ends its connection.

@@ -237,9 +237,9 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, con
             let mut charge = core.budget.charge();
             let fits = charge.reach(kept(request.headers()).saturating_sub(USUAL_HEAD));
             let response = match (refusing, api) {
-                (Some(Refusing::Full), _) => too_many(&core, &request),
+                (Some(Refusing::Full), _) => too_many(&core, request),
                 (Some(Refusing::Plain), _) => wants_tls(request),
-                _ if !fits => no_room(&core, &request),
+                _ if !fits => no_room(&core, request),
                 (None, Api::Rest) => serve_http(&core, request, &mut context).await,
                 (None, Api::Grpc) => serve_grpc(&core, request, &mut context).await,
             };
@@ -321,13 +321,13 @@ fn http2_builder(api: Api, limits: &ConnectionLimits) -> http2::Builder<TokioExe
 }
 
 /// Refuses a request on a connection that is one too many.
-fn too_many(core: &Core, request: &http::Request<hyper::body::Incoming>) -> http::Response<Reply> {
+fn too_many(core: &Core, request: http::Request<hyper::body::Incoming>) -> http::Response<Reply> {
     Refused::one(&core.refused.connections);
     let text = format!(
         "The server has {} connections already (--max_connections); try again later.",
         core.options.connections.max_connections
     );
-    refuse_for_now(request.version(), request.headers(), &text)
+    refuse_for_now(request, &text)
 }
 
 /// Refuses a request that came without TLS, where nothing is answered without.
@@ -336,9 +336,9 @@ fn wants_tls(request: http::Request<hyper::body::Incoming>) -> http::Response<Re
 }
 
 /// Refuses a request for whose head there is no room.
-fn no_room(core: &Core, request: &http::Request<hyper::body::Incoming>) -> http::Response<Reply> {
+fn no_room(core: &Core, request: http::Request<hyper::body::Incoming>) -> http::Response<Reply> {
     Refused::one(&core.refused.bytes);
-    refuse_for_now(request.version(), request.headers(), &core.budget.refusal())
+    refuse_for_now(request, &core.budget.refusal())
 }
 
 /// Bytes of header fields, as HTTP/2 counts them.

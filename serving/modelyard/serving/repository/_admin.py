@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,8 @@ _LOG = logging.getLogger("modelyard.serving")
 
 #: Longest wait for the versions of a new model to be tried.
 _RELOAD_TIMEOUT_S = 600.0
+#: Loads and unloads on request that are at work at the same time; further ones wait.
+_THREADS = 8
 
 
 class Admin:
@@ -27,6 +30,8 @@ class Admin:
         #: Changes of the configuration happen one after the other, and loads and unloads of each model.
         self._changing = asyncio.Lock()
         self._controlling: dict[str, asyncio.Lock] = {}
+        #: Not the event loop's: rollbacks and the stop are on those, and would wait behind loads.
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="admin")
 
     async def reload_message(self, config: serving_pb2.ModelServerConfig) -> None:
         if self._repository is not None:
@@ -56,7 +61,7 @@ class Admin:
         # An unknown name, which is refused, needs no lock.
         lock = self._controlling.setdefault(name, asyncio.Lock()) if name in self._manager.names else asyncio.Lock()
         async with lock:
-            await asyncio.to_thread(change, name)
+            await asyncio.get_running_loop().run_in_executor(self._threads, change, name)
 
     def _check_platforms(self, config: serving_pb2.ModelServerConfig) -> None:
         platforms = {model.name: model.platform for model in self._manager.configs}
@@ -71,7 +76,8 @@ class Admin:
     async def reload(self, configs: Sequence[ModelConfig], *, timeout_s: float = _RELOAD_TIMEOUT_S) -> None:
         """Replaces the configuration, off the event loop."""
         try:
-            await asyncio.to_thread(self._manager.reload, configs, timeout_s=timeout_s)
+            change = partial(self._manager.reload, configs, timeout_s=timeout_s)
+            await asyncio.get_running_loop().run_in_executor(self._threads, change)
         except ServerError as exc:
             _LOG.error("configuration replaced, but %s", exc.message)
             raise

@@ -127,12 +127,17 @@ class Caller:
         """The caller has hung up, or its time is over."""
         self.left = True
 
+    @property
+    def late(self) -> bool:
+        """Whether its deadline has passed."""
+        return self.deadline is not None and time.monotonic() > self.deadline
+
     def refusal(self) -> ModelyardError | None:
         """Why the request should not be computed any more; None where it should."""
+        if self.late:
+            return DeadlineExceededError("The deadline passed before the request was computed.")
         if self.left or (self.gone is not None and self.gone()):
             return RequestCancelledError("The caller went away before the request was computed.")
-        if self.deadline is not None and time.monotonic() > self.deadline:
-            return DeadlineExceededError("The deadline passed before the request was computed.")
         return None
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from modelyard.artifact import Signature
 from modelyard.errors import (
+    DeadlineExceededError,
     InvalidModelSpecError,
     ModelNotFoundError,
     ModelyardError,
@@ -101,7 +102,8 @@ class Rollout:
 
         def finished(result: object, error: BaseException | None) -> None:
             done(result, error)
-            self._count(state, target, error, time.perf_counter() - begun)
+            late = error is None and request.caller is not None and request.caller.late
+            self._count(state, target, DeadlineExceededError("") if late else error, time.perf_counter() - begun)
             if error is None and predictions:
                 self._compare(state, predictions[0].spec, inputs[0], predictions[0].outputs)
 
@@ -207,7 +209,8 @@ class Rollout:
             {"model": state.rule.model, "target": target.name, "status": status},
         )
         if not isinstance(error, (*_NOT_ITS_FAULT, asyncio.CancelledError)):
-            target.window.request(ok=error is None, seconds=seconds)
+            timed = error is None or isinstance(error, DeadlineExceededError)
+            target.window.request(ok=error is None, seconds=seconds if timed else None)
 
     def _compare(self, state: RuleState, answered: ModelSpec, inputs: Arrays, outputs: Arrays) -> None:
         shadow, rule = state.shadow, state.rule.shadow
@@ -241,13 +244,14 @@ class Rollout:
 
     def _fetch(self) -> None:
         """Takes over what the core has counted."""
-        for model, name, latencies, sum_us in self._core.take_traffic() if self._core is not None else ():
+        for model, name, statuses, latencies, sum_us in self._core.take_traffic() if self._core is not None else ():
             state = self._states.get(model)
             target = None if state is None else state.targets.get(name)
             if target is not None:
-                target.window.requests(latencies, sum_us)
-            labels = {"model": model, "target": name, "status": "OK"}
-            self._metrics.count(":modelyard:serving:traffic_requests", labels, sum(latencies))
+                target.window.requests(latencies, sum_us, late=statuses.get("DEADLINE_EXCEEDED", 0))
+            for status, count in statuses.items():
+                labels = {"model": model, "target": name, "status": status}
+                self._metrics.count(":modelyard:serving:traffic_requests", labels, count)
 
     def _want(self, rules: Mapping[str, TrafficRule]) -> None:
         """Takes over the file's rules, each as soon as its stable version can answer."""

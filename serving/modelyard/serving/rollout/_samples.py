@@ -15,8 +15,9 @@ from modelyard.serving.metrics import LATENCY_BUCKETS_US, percentile
 class Samples:
     """Counts of some time."""
 
-    succeeded: int = 0
+    requests: int = 0
     failed: int = 0
+    #: Of requests that were answered, and of those that were not by their deadline: they took no less.
     latencies: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS_US) + 1))
     #: Their microseconds.
     sum_us: float = 0.0
@@ -25,8 +26,9 @@ class Samples:
     max_error: float = 0.0
 
     @property
-    def requests(self) -> int:
-        return self.succeeded + self.failed
+    def timed(self) -> int:
+        """Requests whose latency is known."""
+        return sum(self.latencies)
 
     @property
     def error_rate(self) -> float:
@@ -36,7 +38,7 @@ class Samples:
     @property
     def mean_ms(self) -> float:
         """Mean latency in milliseconds; 0 of none."""
-        return self.sum_us / self.succeeded / 1e3 if self.succeeded else 0.0
+        return self.sum_us / self.timed / 1e3 if self.timed else 0.0
 
     @property
     def p99_ms(self) -> float:
@@ -49,7 +51,7 @@ class Samples:
         return self.disagreed / self.rows if self.rows else 0.0
 
     def add(self, other: Samples) -> None:
-        self.succeeded += other.succeeded
+        self.requests += other.requests
         self.failed += other.failed
         self.latencies = [mine + more for mine, more in zip(self.latencies, other.latencies, strict=True)]
         self.sum_us += other.sum_us
@@ -67,18 +69,21 @@ class Window:
         self._now = Samples()
         self._past: deque[tuple[float, Samples]] = deque()
 
-    def request(self, *, ok: bool, seconds: float) -> None:
+    def request(self, *, ok: bool, seconds: float | None) -> None:
+        """Counts one, and its latency where that says something."""
         with self._lock:
-            if not ok:
-                self._now.failed += 1
-                return
-            self._now.succeeded += 1
-            self._now.latencies[bisect.bisect_left(LATENCY_BUCKETS_US, seconds * 1e6)] += 1
-            self._now.sum_us += seconds * 1e6
+            self._now.requests += 1
+            self._now.failed += not ok
+            if seconds is not None:
+                self._now.latencies[bisect.bisect_left(LATENCY_BUCKETS_US, seconds * 1e6)] += 1
+                self._now.sum_us += seconds * 1e6
 
-    def requests(self, latencies: Sequence[int], sum_us: float) -> None:
+    def requests(self, latencies: Sequence[int], sum_us: float, *, late: int) -> None:
+        """Counts requests by the bucket of their latency, and how many of them were not answered by their deadline."""
+        if not latencies:
+            return
         with self._lock:
-            self._now.add(Samples(succeeded=sum(latencies), latencies=list(latencies), sum_us=sum_us))
+            self._now.add(Samples(requests=sum(latencies), failed=late, latencies=list(latencies), sum_us=sum_us))
 
     def shadow(self, *, rows: int, disagreed: int, max_error: float) -> None:
         with self._lock:

@@ -136,18 +136,18 @@ def _excesses(traffic: RuleState, seen: Samples, stable: Samples) -> Iterator[tu
             f"{seen.failed} of {seen.requests} requests failed, {seen.error_rate:.3g} of all, and "
             f"{stable.error_rate:.3g} of those of {name}: more than max_error_rate: {limits.max_error_rate:g} beyond",
         )
-    if limits.max_p99_ms is not None and seen.succeeded >= limits.min_samples and seen.p99_ms > limits.max_p99_ms:
+    if limits.max_p99_ms is not None and seen.timed >= limits.min_samples and seen.p99_ms > limits.max_p99_ms:
         yield (
             "max_p99_ms",
-            f"the 99th percentile of the latency of {seen.succeeded} requests is {seen.p99_ms:.3g} ms: more than "
+            f"the 99th percentile of the latency of {seen.timed} requests is {seen.p99_ms:.3g} ms: more than "
             f"max_p99_ms: {limits.max_p99_ms:g}",
         )
     ratio = seen.mean_ms / stable.mean_ms if stable.mean_ms else 0.0
-    comparable = min(seen.succeeded, stable.succeeded) >= limits.min_samples
+    comparable = min(seen.timed, stable.timed) >= limits.min_samples
     if limits.max_latency_ratio is not None and comparable and ratio > limits.max_latency_ratio:
         yield (
             "max_latency_ratio",
-            f"the mean latency of {seen.succeeded} requests is {seen.mean_ms:.3g} ms, {ratio:.3g} times the "
+            f"the mean latency of {seen.timed} requests is {seen.mean_ms:.3g} ms, {ratio:.3g} times the "
             f"{stable.mean_ms:.3g} ms of {name}: more than max_latency_ratio: {limits.max_latency_ratio:g}",
         )
     if (

@@ -207,7 +207,7 @@ class OipRest:
         with counted(self._metrics, self._access, request, model=name, api="infer"):
             try:
                 # Until it is answered: the body's objects live as long.
-                async with asyncio.timeout(self._limits.timeout_s):
+                async with asyncio.timeout(self._limits.left_s(request.caller)):
                     with self._predictor.budget.charge() as charge:
                         call = await self._offload(request, partial(read, charge), model=name)
                         return await self._service.infer(call, partial(answer_of, strict=self._options.strict_json))

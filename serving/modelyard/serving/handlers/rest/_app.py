@@ -116,7 +116,7 @@ class RestApp:
                 return _message_json(status_response(statuses)) + "\n"
         with counted(self._metrics, self._access, request, model=route.spec.name, api=route.verb):
             try:
-                async with asyncio.timeout(self.limits.timeout_s):
+                async with asyncio.timeout(self.limits.left_s(request.caller)):
                     if route.verb == "predict":
                         return await self._predict(route, request)
                     return await self._predictor.offload(

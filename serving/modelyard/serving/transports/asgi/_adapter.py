@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,7 @@ class Adapter:
         request_id = request_id_of(fields.get(_ID, b"")) or new_request_id()
         recording = self._begin(scope, fields, request_id)
         caller = Caller(
+            deadline=time.monotonic() + self._app.limits.timeout_s,
             low_priority=fields.get(PRIORITY_KEY.encode()) == b"low",
             header=lambda name: fields.get(name.encode(), b"").decode("latin-1"),
             request_id=request_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -93,6 +94,12 @@ class HttpLimits:
 
     max_body_bytes: int = 100 << 20
     timeout_s: float = 30.0
+
+    def left_s(self, caller: Caller | None) -> float:
+        """Seconds that a request may take from now on."""
+        if caller is None or caller.deadline is None:
+            return self.timeout_s
+        return max(0.0, caller.deadline - time.monotonic())
 
     def late(self) -> DeadlineExceededError:
         """The error of a request whose time is over."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping
 
 import modelyard_core
@@ -34,6 +35,7 @@ class Exchanges:
             return
         headers = exchange.headers
         caller = Caller(
+            deadline=time.monotonic() + self._app.limits.timeout_s - exchange.age_s,
             gone=exchange.gone,
             low_priority=headers.get(PRIORITY_KEY) == "low",
             request_id=exchange.request_id,
