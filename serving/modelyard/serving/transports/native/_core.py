@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
@@ -88,11 +89,13 @@ class NativeCore:
         """Shows what all connections share."""
         metrics.watch(":modelyard:serving:connections", {}, lambda: self._server.connections)
         seen: dict[str, int] = {}
+        reading = threading.Lock()
 
         def fetch() -> None:
-            for reason, count in self._server.refused.items():
-                metrics.refuse(reason, amount=count - seen.get(reason, 0))
-                seen[reason] = count
+            with reading:
+                for reason, count in self._server.refused.items():
+                    metrics.refuse(reason, amount=count - seen.get(reason, 0))
+                    seen[reason] = count
 
         metrics.before_reading(fetch)
 
