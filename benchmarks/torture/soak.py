@@ -5,6 +5,10 @@ every second. Memory at rest, when all connections are closed, is told as well: 
 
 All connections that the load may need are opened in the beginning, and the server keeps them: a REST connection costs
 about 35 kB, and with each small stall the load would open some more, which is no growth of the server's.
+
+The p99 of the quiet minute is compared with that of the median minute: server and load share the processors of a
+machine that has other guests, and one bad minute of theirs would be the p99 of ten. That of all requests is told as
+well, and how late the load itself was.
 """
 
 from __future__ import annotations
@@ -20,10 +24,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.torture.cases import Result, Scratch, case, expect, memory_mb
 from modelyard.artifact import collect
 from modelyard.clients import ModelConfig, connect
-from modelyard.loadtests.generate import Mark, Run, run_precisely, session
+from modelyard.loadtests.generate import Log, Mark, Run, run_precisely, session
 from modelyard.loadtests.options import LoadTestOptions, constant
 from modelyard.loadtests.traffic import APIS, find_traffic
 from tests.support.admin import config_text, model_text
@@ -36,7 +42,7 @@ SWAP_S, RELOAD_S = 5.0, 20.0
 ALL_IN_FLIGHT, OPENING_S = 2048, 2.0
 #: Until what connections and requests had is freed, and returned to the operating system.
 REST_S = 12.0
-#: Of the last minute, in those of the second, or of the quiet beginning.
+#: Of the last minute, in those of the second; and of the median minute, in that of the quiet beginning.
 MAX_MEMORY, MAX_P99 = 1.05, 1.5
 #: A p99 below this is nobody's harm: two cores are shared by server, load and whoever else is there.
 HARMLESS_MS = 10.0
@@ -108,6 +114,12 @@ def _publisher(model: Path) -> Iterator[Callable[[], None]]:
         yield order
 
 
+def _median_minute_p99_ms(log: Log) -> float:
+    """The p99 latency of the median minute, in milliseconds."""
+    latency, minutes = log.latency_ms[log.ok], (log.intended[log.ok] // 60).astype(int)
+    return statistics.median(float(np.percentile(latency[minutes == each], 99)) for each in np.unique(minutes))
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
     """What came of it: the load's rate, its quiet and its long run, and how much memory grew at rest."""
@@ -161,13 +173,14 @@ def soak(scratch: Scratch) -> Result:
         _, traceback, stack = server.log_text().partition("Traceback")
     total = seen.long.log.measured()
     expect(total.failures == 0, f"{total.failures} of {total.requests} failed: {seen.long.log.by_kind()}")
-    before, after = seen.quiet.log.measured().p99_ms, total.p99_ms
+    before, after = _median_minute_p99_ms(seen.quiet.log), _median_minute_p99_ms(seen.long.log)
     growth = beside.growth(min(60.0, seconds / 4))
     memory = f"memory grew by {growth:.3f}, at rest by {seen.growth_at_rest:.3f}"
     if not scratch.short:
         expect(growth <= MAX_MEMORY, memory)
         expect(
-            after <= max(MAX_P99 * before, HARMLESS_MS), f"p99 was {before:.1f} ms and became {after:.1f} ms, {memory}"
+            after <= max(MAX_P99 * before, HARMLESS_MS),
+            f"the median minute's p99 was {before:.1f} ms and became {after:.1f} ms, {memory}",
         )
     expect(not traceback, f"{memory}; {traceback}{stack[:2000]}")
     return Result(
@@ -175,7 +188,9 @@ def soak(scratch: Scratch) -> Result:
         text=(f"{seconds:,.0f} s at {seen.rate:,.0f} requests/s, {beside.swaps} versions, {beside.reloads} reloads"),
         figures={
             "quiet_p99_ms": before,
-            "p99_ms": after,
+            "median_minute's_p99_ms": after,
+            "p99_ms": total.p99_ms,
+            "load_late_by_p99_ms": float(np.percentile(seen.long.log.late_ms, 99)),
             "memory_ratio": growth,
             "memory_ratio_at_rest": seen.growth_at_rest,
         },
