@@ -254,14 +254,17 @@ class Server:
         """
     def set_traffic(
         self,
-        rules: Sequence[tuple[str, str, str, float, Sequence[tuple[str, int | None, str | None, float, bool]]]],
+        rules: Sequence[
+            tuple[str, str, str, float, Sequence[tuple[str, int | None, str | None, int | None, float, bool]]]
+        ],
     ) -> None:
         """Has requests that name no version go to those of rules, until other rules are set.
 
         Args:
             rules: Of each model its name, the version header and the sticky one (empty for none), the share of its
-                requests that go to ``run.shadow`` too, and its targets: name, version, label, share, and whether it is
-                rolled back. The first target gets what the others leave.
+                requests that go to ``run.shadow`` too, and its targets: name, version, label, the version that it is
+                now, share, and whether it is rolled back. The first target gets what the others leave. Of one that is
+                another version than before nothing is counted any more that was on its way.
 
         Raises:
             ValueError: A header's name is none.

@@ -281,10 +281,11 @@ impl Server {
     /// Has requests that name no version go to those of rules: see the stub.
     fn set_traffic(&self, rules: Vec<(String, String, String, f64, Vec<TargetTuple>)>) -> PyResult<()> {
         let rules = rules.into_iter().map(|(model, version_header, sticky_header, shadow, targets)| {
-            let targets = targets.into_iter().map(|(name, version, label, share, out)| Target {
+            let targets = targets.into_iter().map(|(name, version, label, serving, share, out)| Target {
                 name,
                 version,
                 label,
+                serving,
                 share,
                 out,
                 ended: Arc::default(),
@@ -352,8 +353,8 @@ impl Server {
 
 /// Model, target, counts by status and by bucket of latency, and the sum in microseconds.
 type TakenTraffic = (String, String, HashMap<&'static str, u64>, Vec<u64>, f64);
-/// Name, version, label, share, and whether it is rolled back.
-type TargetTuple = (String, Option<i64>, Option<String>, f64, bool);
+/// Name, version, label, the version that it is now, share, and whether it is rolled back.
+type TargetTuple = (String, Option<i64>, Option<String>, Option<i64>, f64, bool);
 
 /// A header's name; `None` for an empty one.
 fn header(name: &str) -> PyResult<Option<HeaderName>> {

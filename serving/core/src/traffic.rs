@@ -27,6 +27,8 @@ pub struct Target {
     pub name: String,
     pub version: Option<i64>,
     pub label: Option<String>,
+    /// The version that it is now.
+    pub serving: Option<i64>,
     /// Of the requests, from 0 to 1; the first target's is what the others leave.
     pub share: f64,
     /// It is rolled back: requests that name it get the first.
@@ -88,8 +90,11 @@ impl Traffic {
         for rule in &mut rules {
             let Some(before) = present.get(&rule.model) else { continue };
             for target in &mut rule.targets {
-                // Requests on their way are counted when they end.
-                if let Some(same) = before.targets.iter().find(|same| same.name == target.name) {
+                // Requests on their way are counted when they end, but not as those of another version.
+                let is_same = |other: &&Target| {
+                    other.name == target.name && (other.serving.is_none() || other.serving == target.serving)
+                };
+                if let Some(same) = before.targets.iter().find(is_same) {
                     target.ended = same.ended.clone();
                 }
             }

@@ -96,7 +96,7 @@ def test_an_answer_that_json_cannot_carry_gives_its_quota_back(started: Started)
     assert ask(started.port, PREDICT, {"instances": [1.0]})[0] == 200
     assert ask(started.port, PREDICT, {"instances": [-1.0]})[0] == 418
     until(lambda: started.handlers.tickets == ["release", "undo"], what=lambda: started.handlers.tickets)
-    rule = ("m", "", "", 0.0, [("stable", None, None, 1.0, False)])
+    rule = ("m", "", "", 0.0, [("stable", None, None, 1, 1.0, False)])
     started.core.set_traffic([rule])
     assert [ask(started.port, PREDICT, {"instances": [value]})[0] for value in (1.0, -1.0)] == [200, 418]
     # Python counts what it answers.

@@ -112,3 +112,16 @@ def test_what_the_transport_has_drawn_is_the_draw() -> None:
     assert (draw(0.2), draw(0.3)) == ({"canary"}, {"1"})
     # A header is whatever a client has sent.
     assert draw(None, "0.2") == {"1", "canary"}
+
+
+def test_requests_without_an_answer_in_time_are_slow_and_failures() -> None:
+    found = state(RollbackLimits(max_p99_ms=50.0, min_samples=20))
+    canary = found.targets["canary"].window
+    for _ in range(19):
+        canary.request(ok=False, seconds=0.1)
+    # What fails at once says nothing of the latency.
+    fill(canary, failed=1)
+    assert verdicts(found) == []
+    canary.request(ok=False, seconds=0.1)
+    assert verdicts(found) == [("canary", "max_p99_ms")]
+    assert (canary.total().requests, canary.total().failed) == (21, 21)

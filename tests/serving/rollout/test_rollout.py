@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,6 +108,41 @@ def test_calls_are_sent_counted_and_shown(manager: ModelManager, rollout: Rollou
     assert second["State"].startswith("rolled back: 100 of ")
     assert (second["Share"], second["Disagreed as a shadow"]) == ("0.0% (by the file 50.0%)", "–")
     assert rollout.table("n") == []
+
+
+def test_calls_that_end_too_late_have_failed_and_those_of_hung_up_callers_have_not(
+    manager: ModelManager, rollout: Rollout
+) -> None:
+    manager.start()
+    assert manager.wait_until_polled(WAIT_S)
+    hung_up = Caller(deadline=time.monotonic() + 0.1)
+    hung_up.leave()
+    time.sleep(0.11)
+    for caller in (hung_up, Caller(deadline=time.monotonic() - 1.0), Caller(deadline=time.monotonic() + 60.0)):
+        with rollout.chosen(ModelSpec(name="m"), replace(caller, header=named("2").header)):
+            pass
+    _, canary = rollout.rows()
+    assert (canary.requests, canary.failed) == (3, 1)
+
+
+def test_what_a_version_did_before_its_label_moved_is_not_the_next_one_s(
+    manager: ModelManager, rollout: Rollout, tmp_path: Path
+) -> None:
+    write_labels(tmp_path / "m", {"canary": 2})
+    text = RULE.replace("split { version: 2 weight: 1 }", 'split { label: "canary" weight: 1 }')
+    (tmp_path / "traffic.config").write_text(text)
+    manager.start()
+    assert manager.wait_until_polled(WAIT_S)
+    rollout.step()
+    spec, canary = ModelSpec(name="m"), named("canary")
+    until(lambda: manager.resolve(ModelSpec(name="m", label="canary")) == 2, WAIT_S, "the label")
+    rollout.step()
+    with pytest.raises(PredictionError), rollout.chosen(spec, canary):
+        write_labels(tmp_path / "m", {"canary": 3})
+        until(lambda: manager.resolve(ModelSpec(name="m", label="canary")) == 3, WAIT_S, "the label to move")
+        rollout.step()
+        raise PredictionError("it failed")
+    assert [row.requests for row in rollout.rows()] == [0, 0]
 
 
 def test_nobody_is_sent_to_what_is_not_loaded(

@@ -117,6 +117,7 @@ impl Queue {
     /// Has a request computed; must be called inside of the runtime.
     pub async fn answer(self: &Arc<Self>, request: Request) -> Outcome {
         let (reply, outcome) = oneshot::channel();
+        let deadline = request.deadline;
         {
             let mut state = self.lock();
             if self.plan.is_stale() {
@@ -136,6 +137,10 @@ impl Queue {
         tokio::task::yield_now().await;
         self.work();
         let outcome = (&mut place.outcome).await;
+        if outcome.is_err() && deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            // It was not computed for that. Its transport ends it now, and nobody else needs to hear of it.
+            std::future::pending::<()>().await;
+        }
         place.answered = true;
         // A computation that panics drops its requests, which Python answers then.
         outcome.unwrap_or(Outcome::HandOver)

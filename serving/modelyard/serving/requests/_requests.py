@@ -122,14 +122,19 @@ class Caller:
     drawn: float | None = None
     #: It has hung up, or its time is over.
     left: bool = False
+    #: Its deadline had passed when it left.
+    left_late: bool = False
 
     def leave(self) -> None:
         """The caller has hung up, or its time is over."""
-        self.left = True
+        if not self.left:
+            self.left, self.left_late = True, self.late
 
     @property
     def late(self) -> bool:
-        """Whether its deadline has passed."""
+        """Whether its deadline has passed, and had before it left."""
+        if self.left:
+            return self.left_late
         return self.deadline is not None and time.monotonic() > self.deadline
 
     def refusal(self) -> ModelyardError | None:

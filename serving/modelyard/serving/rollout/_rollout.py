@@ -87,7 +87,7 @@ class Rollout:
         if state is None or request.spec.version is not None or request.spec.label is not None:
             return request, encode, done
         target = self._choose(state, request.caller)
-        begun = time.perf_counter()
+        serving, begun = target.serving, time.perf_counter()
         spec = replace(target.spec(request.spec.name), signature=request.spec.signature)
         inputs: list[Arrays] = []
         predictions: list[Prediction] = []
@@ -102,8 +102,7 @@ class Rollout:
 
         def finished(result: object, error: BaseException | None) -> None:
             done(result, error)
-            late = error is None and request.caller is not None and request.caller.late
-            self._count(state, target, DeadlineExceededError("") if late else error, time.perf_counter() - begun)
+            self._count(state, target, serving, error or _late(request.caller), time.perf_counter() - begun)
             if error is None and predictions:
                 self._compare(state, predictions[0].spec, inputs[0], predictions[0].outputs)
 
@@ -120,7 +119,7 @@ class Rollout:
             yield spec
             return
         target = self._choose(state, caller)
-        begun = time.perf_counter()
+        serving, begun = target.serving, time.perf_counter()
         error: BaseException | None = None
         try:
             yield replace(target.spec(spec.name), signature=spec.signature)
@@ -128,7 +127,7 @@ class Rollout:
             error = exc
             raise
         finally:
-            self._count(state, target, error, time.perf_counter() - begun)
+            self._count(state, target, serving, error or _late(caller), time.perf_counter() - begun)
 
     def shadow(self, model: str, *, version: int, signature: str, inputs: Arrays, outputs: Arrays) -> None:
         """Has a request computed once more that the native core has answered."""
@@ -202,13 +201,16 @@ class Rollout:
             return state.stable
         return target
 
-    def _count(self, state: RuleState, target: TargetState, error: BaseException | None, seconds: float) -> None:
+    def _count(
+        self, state: RuleState, target: TargetState, serving: int | None, error: BaseException | None, seconds: float
+    ) -> None:
         status = "OK" if error is None else grpc_status_of(error) if isinstance(error, ModelyardError) else "INTERNAL"
         self._metrics.count(
             ":modelyard:serving:traffic_requests",
             {"model": state.rule.model, "target": target.name, "status": status},
         )
-        if not isinstance(error, (*_NOT_ITS_FAULT, asyncio.CancelledError)):
+        # What another version did says nothing of the one that it is now.
+        if serving in (None, target.serving) and not isinstance(error, (*_NOT_ITS_FAULT, asyncio.CancelledError)):
             timed = error is None or isinstance(error, DeadlineExceededError)
             target.window.request(ok=error is None, seconds=seconds if timed else None)
 
@@ -307,8 +309,8 @@ class Rollout:
         return name in self._states and self._states[name].rule == self._wanted.get(name)
 
     def _follow(self, state: RuleState) -> bool:
-        """Sees where labels have moved: another version begins anew. Whether a rollback has ended by that."""
-        ended = False
+        """Sees where labels have moved: another version begins anew. Whether one has."""
+        moved = False
         for target in state.targets.values():
             number = self._manager.resolve(target.spec(state.rule.model))
             if number is None or number == target.serving:
@@ -320,9 +322,9 @@ class Rollout:
                         "model %s: %s is version %d now: it is not rolled back any more",
                         state.rule.model, target.name, number,
                     )  # fmt: skip
-                    target.rolled_back, ended = "", True
-            target.serving = number
-        return ended
+                    target.rolled_back = ""
+            target.serving, moved = number, True
+        return moved
 
     def _tell(self, state: RuleState, target: TargetState, limit: str) -> None:
         model = state.rule.model
@@ -377,19 +379,16 @@ class Rollout:
     def _publish(self) -> None:
         if self._core is None:
             return
-        rules = []
-        for name, state in self._states.items():
-            rule = state.rule
-            targets = [
-                (each.name, each.target.version, each.target.label, each.share, bool(each.rolled_back))
-                for each in state.split
-            ]
-            rules.append((name, rule.version_header, rule.sticky_header, state.shadow_share, targets))
-        self._core.set_traffic(rules)
+        self._core.set_traffic([state.for_core for state in self._states.values()])
 
 
 def _spec(rule: TrafficRule) -> ModelSpec:
     return ModelSpec(name=rule.model, version=rule.stable.version, label=rule.stable.label)
+
+
+def _late(caller: Caller | None) -> DeadlineExceededError | None:
+    """Of a request that was computed when its deadline had passed: nobody was answered."""
+    return DeadlineExceededError("The deadline passed.") if caller is not None and caller.late else None
 
 
 def _describe(rule: TrafficRule) -> str:

@@ -14,6 +14,8 @@ from modelyard.serving.rollout._samples import Samples, Window
 
 #: The version that a spec means, where it can answer now; else None.
 Resolve = Callable[[ModelSpec], int | None]
+#: Name, version, label, the version that it is now, share, and whether it is rolled back.
+_CoreTarget = tuple[str, int | None, str | None, int | None, float, bool]
 
 
 @dataclass(kw_only=True)
@@ -69,6 +71,18 @@ class RuleState:
         if target is self.stable:
             return 1.0 - sum(self.share(each, resolve) for each in self.split[1:])
         return 0.0 if resolve(target.spec(self.rule.model)) is None else target.share
+
+    @property
+    def for_core(
+        self,
+    ) -> tuple[str, str, str, float, list[tuple[str, int | None, str | None, int | None, float, bool]]]:
+        """The rule as the native core takes it; see ``set_traffic``."""
+        targets = [
+            (each.name, each.target.version, each.target.label, each.serving, each.share, bool(each.rolled_back))
+            for each in self.split
+        ]
+        rule = self.rule
+        return rule.model, rule.version_header, rule.sticky_header, self.shadow_share, targets
 
     @property
     def shadow(self) -> TargetState | None:
