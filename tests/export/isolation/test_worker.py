@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
 import os
@@ -87,14 +86,12 @@ def worker(started: list[Worker]) -> Worker:
     return started[-1]
 
 
-def test_it_starts_without_keras() -> None:
-    """It takes as long to load as TensorFlow, and what is converted is saved graphs."""
-    # One of its own: what other tests have done in a worker imports this module, and that Keras.
-    with contextlib.closing(Worker(modules=_MODULES)) as worker:
-        modules = worker.keep(getattr, worker.keep(importlib.import_module, "sys", stage="s"), "modules", stage="s")
-        loaded = {
-            each: worker.call("__contains__", modules, each, stage="s") for each in ("tensorflow", "tf2onnx", "keras")
-        }
+def test_it_starts_without_keras(worker: Worker) -> None:
+    """It takes as long to load as TensorFlow, and what is converted is saved graphs. (Our own module imports it.)"""
+    modules = worker.keep(getattr, worker.keep(importlib.import_module, "sys", stage="s"), "modules", stage="s")
+    loaded = {
+        each: worker.call("__contains__", modules, each, stage="s") for each in ("tensorflow", "tf2onnx", "keras")
+    }
     assert loaded == {"tensorflow": True, "tf2onnx": True, "keras": False}
 
 
