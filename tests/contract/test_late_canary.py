@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +13,7 @@ from modelyard.clients import connect
 from modelyard.errors import DeadlineExceededError
 from tests.support.metrics import monitoring_flag, scrape, value
 from tests.support.models import publish_affine, publish_slow
+from tests.support.rollout import row
 from tests.support.server import RunningServer, serve
 
 TIMEOUT_S = 0.1
@@ -39,11 +38,6 @@ def by_grpc(server: RunningServer) -> str:
     return "OK"
 
 
-def row(server: RunningServer, target: str) -> dict[str, Any]:
-    (found,) = [each for each in json.loads(server.get("/v2/traffic")[1])["targets"] if each["target"] == target]
-    return dict(found)
-
-
 @pytest.mark.parametrize("limit", ["max_p99_ms: 50", "max_error_rate: 0.1"])
 @pytest.mark.parametrize("call", [by_rest, by_grpc])
 def test_a_canary_that_is_late_is_rolled_back(call: Callable[[RunningServer], str], limit: str, tmp_path: Path) -> None:
@@ -57,22 +51,22 @@ def test_a_canary_that_is_late_is_rolled_back(call: Callable[[RunningServer], st
         monitoring_flag(tmp_path),
     )
     with serve(tmp_path / "m", model="m", log_dir=tmp_path, flags=flags) as server:
-        server.wait_until(lambda: row(server, "1")["version"] and row(server, "2")["version"], 60, "loaded")
+        server.wait_until(lambda: row(server, "m", "1")["version"] and row(server, "m", "2")["version"], 60, "loaded")
         # Python answers the first request of each version, and has the core answer the next ones.
         assert [server.post(f"/v1/models/m/versions/{n}:predict", BODY)[0] for n in (1, 2)] == [200, 504]
         seen: Counter[str] = Counter()
 
         def asked_until_rolled_back() -> bool:
             seen[call(server)] += 1
-            return bool(row(server, "2")["state"] == "rolled back")
+            return bool(row(server, "m", "2")["state"] == "rolled back")
 
         server.wait_until(asked_until_rolled_back, 60, "rolled back")
-        assert limit in row(server, "2")["reason"]
+        assert limit in row(server, "m", "2")["reason"]
         # A client knows before the server does.
-        server.wait_until(lambda: row(server, "2")["failed"] == seen["late"], 10, "counted")
-        found = row(server, "2")
+        server.wait_until(lambda: row(server, "m", "2")["failed"] == seen["late"], 10, "counted")
+        found = row(server, "m", "2")
         assert found["requests"] == seen["late"] >= 5
         assert found["p99_ms"] >= TIMEOUT_S * 1e3 / 1.8
         series, labels = scrape(server), {"model": "m", "target": "2", "status": "DEADLINE_EXCEEDED"}
         assert value(series, ":modelyard:serving:traffic_requests", **labels) == seen["late"]
-        assert row(server, "1")["failed"] == 0
+        assert row(server, "m", "1")["failed"] == 0

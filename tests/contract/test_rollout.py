@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
@@ -22,6 +21,7 @@ from modelyard.cli import main
 from modelyard.wire import inference_pb2
 from tests.support.metrics import monitoring_flag, scrape, value
 from tests.support.models import publish_affine, publish_names, publish_pairs, publish_slow
+from tests.support.rollout import row, rows
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import until_settled
 
@@ -103,16 +103,6 @@ def server(folder: Path) -> Iterator[RunningServer]:
 def stub(server: RunningServer) -> Iterator[prediction_service_pb2_grpc.PredictionServiceStub]:
     with grpc.insecure_channel(server.grpc_address) as channel:
         yield prediction_service_pb2_grpc.PredictionServiceStub(channel)
-
-
-def rows(server: RunningServer) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(server.get("/v2/traffic")[1])["targets"]
-    return found
-
-
-def row(server: RunningServer, model: str, target: str) -> dict[str, Any]:
-    (found,) = [each for each in rows(server) if (each["model"], each["target"]) == (model, target)]
-    return found
 
 
 def by_grpc(

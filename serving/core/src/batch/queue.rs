@@ -138,7 +138,7 @@ impl Queue {
         self.work();
         let outcome = (&mut place.outcome).await;
         if outcome.is_err() && deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            // It was not computed for that. Its transport ends it now, and nobody else needs to hear of it.
+            // It was taken out of the queue for being late: its transport, which has the same deadline, ends it now.
             std::future::pending::<()>().await;
         }
         place.answered = true;

@@ -260,14 +260,15 @@ impl Drop for Open<'_> {
         }
         // gRPC's client has the same deadline, and resets its call by its own clock: that may come a moment before.
         let part = if self.api.1 == "GRPC" { NEARLY_ALL } else { 1.0 };
-        let whole = |deadline: Instant| deadline.saturating_duration_since(self.arrived);
-        let late = self.deadline.is_some_and(|deadline| self.arrived.elapsed() >= whole(deadline).mul_f64(part));
+        let time = self.arrived.elapsed();
+        let given = self.deadline.map(|deadline| deadline.saturating_duration_since(self.arrived));
+        let late = given.is_some_and(|given| time >= given.mul_f64(part));
         let status = if late { "DEADLINE_EXCEEDED" } else { "CANCELLED" };
         if !late || self.api.1 == "GRPC" {
             self.plan.stats().failed(self.api, status);
         }
         if let Some(route) = self.route {
-            route.ended(status, self.arrived.elapsed());
+            route.ended(status, time);
         }
     }
 }

@@ -210,22 +210,22 @@ fn busy(text: &str) -> Response<Reply> {
 
 /// Refuses a request of either API for want of room, and ends its connection.
 pub fn refuse_for_now(request: Request<Incoming>, text: &str) -> Response<Reply> {
-    let response = if grpc::is_grpc(request.headers()) {
-        status::refuse_for_now(text)
-    } else {
-        last(busy(text), request.version())
-    };
-    drop(tokio::spawn(drain(request.into_body())));
-    response
+    refuse_with(request, || status::refuse_for_now(text), || busy(text))
 }
 
 /// Refuses a request of either API, which no other server would answer, and ends its connection.
 pub fn refuse(request: Request<Incoming>, text: &str) -> Response<Reply> {
-    let response = if grpc::is_grpc(request.headers()) {
-        status_reply(INVALID_ARGUMENT, text, HeaderMap::new())
-    } else {
-        last(error(StatusCode::BAD_REQUEST, text), request.version())
-    };
+    let by_grpc = || status_reply(INVALID_ARGUMENT, text, HeaderMap::new());
+    refuse_with(request, by_grpc, || error(StatusCode::BAD_REQUEST, text))
+}
+
+fn refuse_with(
+    request: Request<Incoming>,
+    by_grpc: impl FnOnce() -> Response<Reply>,
+    by_rest: impl FnOnce() -> Response<Reply>,
+) -> Response<Reply> {
+    let is_grpc = grpc::is_grpc(request.headers());
+    let response = if is_grpc { by_grpc() } else { last(by_rest(), request.version()) };
     drop(tokio::spawn(drain(request.into_body())));
     response
 }

@@ -30,7 +30,7 @@ class Admin:
         #: Changes of the configuration happen one after the other, and loads and unloads of each model.
         self._changing = asyncio.Lock()
         self._controlling: dict[str, asyncio.Lock] = {}
-        #: Not the event loop's: rollbacks and the stop are on those, and would wait behind loads.
+        #: Of loads and unloads on request: on the event loop's, rollbacks, reloads and the stop would wait behind them.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="admin")
 
     async def reload_message(self, config: serving_pb2.ModelServerConfig) -> None:
@@ -76,8 +76,7 @@ class Admin:
     async def reload(self, configs: Sequence[ModelConfig], *, timeout_s: float = _RELOAD_TIMEOUT_S) -> None:
         """Replaces the configuration, off the event loop."""
         try:
-            change = partial(self._manager.reload, configs, timeout_s=timeout_s)
-            await asyncio.get_running_loop().run_in_executor(self._threads, change)
+            await asyncio.to_thread(self._manager.reload, configs, timeout_s=timeout_s)
         except ServerError as exc:
             _LOG.error("configuration replaced, but %s", exc.message)
             raise

@@ -120,28 +120,26 @@ class Caller:
     logged: bool | None = None
     #: The number, from 0 to 1, that the transport has drawn for traffic rules; None where it has not.
     drawn: float | None = None
-    #: It has hung up, or its time is over.
-    left: bool = False
-    #: Its deadline had passed when it left.
-    left_late: bool = False
+    #: ``time.monotonic()`` when it hung up, or its time was over; None before.
+    left_at: float | None = None
 
     def leave(self) -> None:
         """The caller has hung up, or its time is over."""
-        if not self.left:
-            self.left, self.left_late = True, self.late
+        if self.left_at is None:
+            self.left_at = time.monotonic()
 
     @property
     def late(self) -> bool:
         """Whether its deadline has passed, and had before it left."""
-        if self.left:
-            return self.left_late
-        return self.deadline is not None and time.monotonic() > self.deadline
+        if self.deadline is None:
+            return False
+        return (time.monotonic() if self.left_at is None else self.left_at) > self.deadline
 
     def refusal(self) -> ModelyardError | None:
         """Why the request should not be computed any more; None where it should."""
         if self.late:
             return DeadlineExceededError("The deadline passed before the request was computed.")
-        if self.left or (self.gone is not None and self.gone()):
+        if self.left_at is not None or (self.gone is not None and self.gone()):
             return RequestCancelledError("The caller went away before the request was computed.")
         return None
 

@@ -87,7 +87,7 @@ class Rollout:
         if state is None or request.spec.version is not None or request.spec.label is not None:
             return request, encode, done
         target = self._choose(state, request.caller)
-        serving, begun = target.serving, time.perf_counter()
+        ended = self._counter(state, target, request.caller)
         spec = replace(target.spec(request.spec.name), signature=request.spec.signature)
         inputs: list[Arrays] = []
         predictions: list[Prediction] = []
@@ -102,7 +102,7 @@ class Rollout:
 
         def finished(result: object, error: BaseException | None) -> None:
             done(result, error)
-            self._count(state, target, serving, error or _late(request.caller), time.perf_counter() - begun)
+            ended(error)
             if error is None and predictions:
                 self._compare(state, predictions[0].spec, inputs[0], predictions[0].outputs)
 
@@ -119,7 +119,7 @@ class Rollout:
             yield spec
             return
         target = self._choose(state, caller)
-        serving, begun = target.serving, time.perf_counter()
+        ended = self._counter(state, target, caller)
         error: BaseException | None = None
         try:
             yield replace(target.spec(spec.name), signature=spec.signature)
@@ -127,7 +127,7 @@ class Rollout:
             error = exc
             raise
         finally:
-            self._count(state, target, serving, error or _late(caller), time.perf_counter() - begun)
+            ended(error)
 
     def shadow(self, model: str, *, version: int, signature: str, inputs: Arrays, outputs: Arrays) -> None:
         """Has a request computed once more that the native core has answered."""
@@ -201,18 +201,26 @@ class Rollout:
             return state.stable
         return target
 
-    def _count(
-        self, state: RuleState, target: TargetState, serving: int | None, error: BaseException | None, seconds: float
-    ) -> None:
-        status = "OK" if error is None else grpc_status_of(error) if isinstance(error, ModelyardError) else "INTERNAL"
-        self._metrics.count(
-            ":modelyard:serving:traffic_requests",
-            {"model": state.rule.model, "target": target.name, "status": status},
-        )
-        # What another version did says nothing of the one that it is now.
-        if serving in (None, target.serving) and not isinstance(error, (*_NOT_ITS_FAULT, asyncio.CancelledError)):
-            timed = error is None or isinstance(error, DeadlineExceededError)
-            target.window.request(ok=error is None, seconds=seconds if timed else None)
+    def _counter(
+        self, state: RuleState, target: TargetState, caller: Caller | None
+    ) -> Callable[[BaseException | None], None]:
+        """Begins a request to a target; what it returns counts how it ended."""
+        serving, begun = target.serving, time.perf_counter()
+
+        def ended(error: BaseException | None) -> None:
+            if error is None and caller is not None and caller.late:
+                error = DeadlineExceededError("The deadline passed before the answer was there.")
+            status = (
+                "OK" if error is None else grpc_status_of(error) if isinstance(error, ModelyardError) else "INTERNAL"
+            )
+            labels = {"model": state.rule.model, "target": target.name, "status": status}
+            self._metrics.count(":modelyard:serving:traffic_requests", labels)
+            # What another version did says nothing of the one that it is now.
+            if serving in (None, target.serving) and not isinstance(error, (*_NOT_ITS_FAULT, asyncio.CancelledError)):
+                timed = error is None or isinstance(error, DeadlineExceededError)
+                target.window.request(ok=error is None, seconds=time.perf_counter() - begun if timed else None)
+
+        return ended
 
     def _compare(self, state: RuleState, answered: ModelSpec, inputs: Arrays, outputs: Arrays) -> None:
         shadow, rule = state.shadow, state.rule.shadow
@@ -384,11 +392,6 @@ class Rollout:
 
 def _spec(rule: TrafficRule) -> ModelSpec:
     return ModelSpec(name=rule.model, version=rule.stable.version, label=rule.stable.label)
-
-
-def _late(caller: Caller | None) -> DeadlineExceededError | None:
-    """Of a request that was computed when its deadline had passed: nobody was answered."""
-    return DeadlineExceededError("The deadline passed.") if caller is not None and caller.late else None
 
 
 def _describe(rule: TrafficRule) -> str:

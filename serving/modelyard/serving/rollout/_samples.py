@@ -81,6 +81,7 @@ class Window:
     def requests(self, latencies: Sequence[int], sum_us: float, *, late: int) -> None:
         """Counts requests by the bucket of their latency, and how many of them were not answered by their deadline."""
         if not latencies:
+            # None of them took a time that says anything.
             return
         with self._lock:
             self._now.add(Samples(requests=sum(latencies), failed=late, latencies=list(latencies), sum_us=sum_us))

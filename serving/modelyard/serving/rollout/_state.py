@@ -73,9 +73,7 @@ class RuleState:
         return 0.0 if resolve(target.spec(self.rule.model)) is None else target.share
 
     @property
-    def for_core(
-        self,
-    ) -> tuple[str, str, str, float, list[tuple[str, int | None, str | None, int | None, float, bool]]]:
+    def for_core(self) -> tuple[str, str, str, float, list[_CoreTarget]]:
         """The rule as the native core takes it; see ``set_traffic``."""
         targets = [
             (each.name, each.target.version, each.target.label, each.serving, each.share, bool(each.rolled_back))
