@@ -241,8 +241,8 @@ def test_predictions_are_counted_and_logged_by_who_made_them(server: RunningServ
         return sum(float(line.rpartition(" ")[2]) for line in lines if all(part in line for part in wanted))
 
     def logged() -> int:
-        lines = [line for line in server.log_text().splitlines() if line.startswith("{") and ":predict" in line]
-        return sum(json.loads(line).get("principal") == "reader" for line in lines)
+        lines = [line for line in server.log_objects() if ":predict" in line.get("path", "")]
+        return sum(line.get("principal") == "reader" for line in lines)
 
     counts, lines = counted(), logged()
     for _ in range(4):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,8 +46,7 @@ def refused(server: RunningServer, index: int, principal: str, request_id: str) 
 
 def logged(server: RunningServer, request_id: str) -> dict[str, Any]:
     def lines() -> list[dict[str, Any]]:
-        every = [json.loads(line) for line in server.log_text().splitlines() if line.startswith("{")]
-        return [line for line in every if line.get("request_id") == request_id]
+        return [line for line in server.log_objects() if line.get("request_id") == request_id]
 
     server.wait_until(lambda: len(lines()) == 1, 20, f"{request_id} in the log")
     return lines()[0]

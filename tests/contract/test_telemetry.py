@@ -38,9 +38,10 @@ class Recorded:
         """The log's lines about requests whose ids begin so, once there are so many: there must be no more."""
 
         def found() -> list[dict[str, Any]]:
-            every = [json.loads(line) for line in self.server.log_text().splitlines() if line.startswith("{")]
             return [
-                line for line in every if line.get("request_id", "").startswith(name) and line.get("logger") == logger
+                line
+                for line in self.server.log_objects()
+                if line.get("request_id", "").startswith(name) and line.get("logger") == logger
             ]
 
         until(lambda: len(found()) >= count, 30, found)

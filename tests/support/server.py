@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import random
 import signal
@@ -16,6 +17,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 START_TIMEOUT_S = 90.0
 # urllib keeps the proxies of its first call for good, and one test or another pretends to be offline by them.
@@ -61,6 +63,11 @@ class RunningServer:
 
     def log_text(self) -> str:
         return self.log.read_text()
+
+    def log_objects(self) -> list[dict[str, Any]]:
+        """The log's lines in JSON; one that is being written is left out."""
+        lines = self.log_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
 
     def wait_available(self, version: int | None = None, timeout_s: float = START_TIMEOUT_S) -> None:
         path = f"/v1/models/{self.model}" + ("" if version is None else f"/versions/{version}")
