@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -86,12 +85,15 @@ def worker(started: list[Worker]) -> Worker:
     return started[-1]
 
 
-def test_it_starts_without_keras(worker: Worker) -> None:
-    """It takes as long to load as TensorFlow, and what is converted is saved graphs. (Our own module imports it.)"""
+def test_it_starts_without_keras() -> None:
+    """It takes as long to load as TensorFlow, and what is converted is saved graphs. (This module imports it, which is
+    why the other tests' worker has it.)"""
+    worker = Worker(modules=_MODULES)
     modules = worker.keep(getattr, worker.keep(importlib.import_module, "sys", stage="s"), "modules", stage="s")
     loaded = {
         each: worker.call("__contains__", modules, each, stage="s") for each in ("tensorflow", "tf2onnx", "keras")
     }
+    worker.close()
     assert loaded == {"tensorflow": True, "tf2onnx": True, "keras": False}
 
 
@@ -200,33 +202,47 @@ def workers() -> list[psutil.Process]:
     return found
 
 
-def killing(*stages: str, number: signal.Signals = signal.SIGABRT) -> Callable[[ExportEvent], None]:
-    """Ends the worker of this process, once in each of some stages."""
-    left = list(stages)
+_Killing = Callable[..., Callable[[ExportEvent], None]]
 
-    def progress(event: ExportEvent) -> None:
-        # Where the last one has ended, there is none until it is needed.
-        if not left or event.stage != left[0] or not (found := workers()):
-            return
-        left.pop(0)
-        for worker in found:
-            worker.send_signal(number)
-        if event.stage.startswith("convert"):
-            # One that has ended before it is asked is replaced: so that it ends before, and its heir in the middle.
-            psutil.wait_procs(found)
-            threading.Thread(target=end_next, args=({each.pid for each in found},)).start()
 
-    def end_next(ended: set[int]) -> None:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
+@pytest.fixture
+def killing() -> Iterator[_Killing]:
+    """Makes what ends the workers that an export starts, once in each of some stages."""
+    over, threads = threading.Event(), list[threading.Thread]()
+    # The other tests' worker is left alone, and what is started after this test.
+    others = {each.pid for each in workers()}
+
+    def make(*stages: str, number: signal.Signals = signal.SIGABRT) -> Callable[[ExportEvent], None]:
+        left = list(stages)
+
+        def progress(event: ExportEvent) -> None:
+            # Where the last one has ended, there is none until it is needed.
+            found = [each for each in workers() if each.pid not in others]
+            if not left or event.stage != left[0] or not found:
+                return
+            left.pop(0)
+            for worker in found:
+                worker.send_signal(number)
+            if event.stage.startswith("convert"):
+                # One that has ended before it is asked is replaced: so that it ends before, and its heir in the middle.
+                psutil.wait_procs(found)
+                threads.append(threading.Thread(target=end_next, args=({each.pid for each in found}, number)))
+                threads[-1].start()
+
+        return progress
+
+    def end_next(ended: set[int], number: signal.Signals) -> None:
+        while not over.wait(0.005):
             for worker in workers():
                 # It loads its libraries: Python has begun, and no order is done.
-                if worker.pid not in ended and sum(worker.cpu_times()[:2]) > 0.5:
+                if worker.pid not in ended | others and sum(worker.cpu_times()[:2]) > 0.5:
                     worker.send_signal(number)
                     return
-            time.sleep(0.005)
 
-    return progress
+    yield make
+    over.set()
+    for thread in threads:
+        thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +254,9 @@ def model() -> keras.Model:
 DATA = {"x": np.random.default_rng(0).random((16, 4), np.float32)}
 
 
-def test_the_other_formats_are_published(model: keras.Model, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_other_formats_are_published(
+    model: keras.Model, tmp_path: Path, caplog: pytest.LogCaptureFixture, killing: _Killing
+) -> None:
     """The process of the one format is gone, and this one, which trains, is not."""
     options = ExportOptions(
         min_examples=16, latency_calls=10, measure_seconds=0.5, runtimes=(), isolate=True, optional=("onnx",)
@@ -256,7 +274,7 @@ def test_the_other_formats_are_published(model: keras.Model, tmp_path: Path, cap
     Path(log).unlink()
 
 
-def test_all_formats_that_fail_are_told_at_once(model: keras.Model, tmp_path: Path) -> None:
+def test_all_formats_that_fail_are_told_at_once(model: keras.Model, tmp_path: Path, killing: _Killing) -> None:
     with pytest.raises(ConversionError) as caught:
         export(
             model,
@@ -278,7 +296,7 @@ def test_all_formats_that_fail_are_told_at_once(model: keras.Model, tmp_path: Pa
     assert list((tmp_path / "m").iterdir()) == []
 
 
-def test_what_ends_while_it_is_measured_is_given_up(model: keras.Model, tmp_path: Path) -> None:
+def test_what_ends_while_it_is_measured_is_given_up(model: keras.Model, tmp_path: Path, killing: _Killing) -> None:
     options = replace(OPTIONS, formats=("saved_model", "onnx"), optional=("onnx",))
     report = export(model, tmp_path / "m", data=DATA, options=options, progress=killing("measure"))
     assert set(report.manifest.formats) == {"saved_model"}
@@ -304,7 +322,7 @@ def test_a_variant_or_a_further_runtime_is_given_up_alone(tmp_path: Path) -> Non
     assert not (tmp_path / "onnx" / "int8").exists()
 
 
-def test_a_file_is_exported_elsewhere_from_the_start(model: keras.Model, tmp_path: Path) -> None:
+def test_a_file_is_exported_elsewhere_from_the_start(model: keras.Model, tmp_path: Path, killing: _Killing) -> None:
     report = export(model, tmp_path / "m", data=DATA, options=OPTIONS, formats=("onnx",))
     # On a busy machine the signal comes when the worker is one stage further.
     stage = r"(verify onnx serving_default|measure[^']*)"

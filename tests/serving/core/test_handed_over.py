@@ -4,85 +4,19 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.serving.core.conftest import Started
 from tests.serving.core.test_server import ask
-from tests.support.server import free_port
 from tests.support.waiting import until
-
-core = pytest.importorskip("modelyard_core", reason="needs the distribution modelyard-core")
 
 PREDICT = "/v1/models/m:predict"
 _Batch = Sequence[tuple[bytes, tuple[int, ...]]]
-
-
-@dataclass
-class Ticket:
-    """Leave to compute, as modelyard.serving.access gives it."""
-
-    ends: list[str]
-    principal: str = "a"
-    counts: bool = True
-
-    def release(self) -> None:
-        self.ends.append("release")
-
-    def undo(self) -> None:
-        self.ends.append("undo")
-
-
-@dataclass
-class Handlers:
-    """In place of the handlers: remembers what came to Python."""
-
-    logged: list[bool | None] = field(default_factory=list)
-    learned: list[str] = field(default_factory=list)
-    tickets: list[str] = field(default_factory=list)
-
-    def rest(self, exchange: Any) -> None:
-        self.logged.append(exchange.logged)
-        exchange.respond(418, [], b"handed over")
-
-    def gone(self, item: Any) -> None:
-        """Nobody waits for it."""
-
-    def learn(self, model: str, *key: Any) -> None:
-        self.learned.append(model)
-
-    def permit(self, *shown: Any) -> Ticket:
-        return Ticket(self.tickets)
-
-
-@dataclass
-class Started:
-    handlers: Handlers
-    core: Any
-    port: int
-
-    def plan(self, run: Any, output: tuple[str, str] = ("y", "string"), model: str = "m", **options: Any) -> None:
-        options = {"wanted": [], "max_rows": 8, "shared": True, "parallel": 1, **options}
-        assert self.core.add_plan(
-            model=model, version=None, label=None, signature="", answers=1, name="serving_default", backend="none",
-            inputs=[("x", "float32", [-1])], outputs=[output], run=run, **options,
-        )  # fmt: skip
-
-
-@pytest.fixture
-def started() -> Iterator[Started]:
-    handlers, port = Handlers(), free_port()
-    server = core.Server(
-        handlers, threads=2, max_body_bytes=1 << 20, max_message_bytes=1 << 20, rest_timeout_s=30.0,
-        wrong_rest_port="", wrong_grpc_port="", guarded=True,
-    )  # fmt: skip
-    server.listen(grpc=False, port=port)
-    yield Started(handlers, server, port)
-    server.stop(1.0)
 
 
 def no_text(batch: _Batch, waited: object) -> Any:

@@ -5,6 +5,7 @@ mod places;
 mod plan;
 mod plans;
 mod queue;
+mod slots;
 mod stats;
 
 pub use plan::{Batching, Key, Plan};

@@ -13,6 +13,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use crate::batch::output::{Output, numbers, strings};
 use crate::batch::places::Places;
 use crate::batch::queue::{Computed, Queue};
+use crate::batch::slots::Slots;
 use crate::batch::stats::Stats;
 use crate::cost::Cost;
 use crate::forms::{DType, InputSpec, Shape, Signature, Tensor};
@@ -107,8 +108,8 @@ pub struct Plan {
     pub max_rows: usize,
     /// Requests may share a batch.
     pub shared: bool,
-    /// Batches that are computed at the same time.
-    pub parallel: usize,
+    /// For batches that are computed at the same time.
+    pub slots: Slots,
     /// An accelerator computes them: no batch is small or short for the sake of this processor.
     pub elsewhere: bool,
     /// Share of its requests that Python answers, and logs: from 0 to 1.
@@ -153,7 +154,7 @@ impl Plan {
             batching,
             max_rows: max_rows.max(1),
             shared,
-            parallel: parallel.max(1),
+            slots: Slots::new(parallel),
             elsewhere,
             logged,
             waiting: Arc::default(),

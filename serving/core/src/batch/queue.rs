@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::batch::plan::{Plan, Ran, Waited};
+use crate::batch::slots::{Slot, Slots};
 use crate::forms::Tensor;
 
 /// What takes longer is computed on a thread of its own: it would hold up the connections of this one.
@@ -90,6 +90,13 @@ struct State {
     timer: bool,
 }
 
+impl State {
+    /// Whether a request waits.
+    fn waits(&self) -> bool {
+        !self.urgent.is_empty() || !self.patient.is_empty()
+    }
+}
+
 /// What may be done now.
 enum Next {
     Nothing,
@@ -103,11 +110,13 @@ enum Next {
 pub struct Queue {
     plan: Arc<Plan>,
     state: Mutex<State>,
+    /// It waits for a slot; changed with the slots locked.
+    pub in_line: AtomicBool,
 }
 
 impl Queue {
     pub fn new(plan: Arc<Plan>) -> Queue {
-        Queue { plan, state: Mutex::default() }
+        Queue { plan, state: Mutex::default(), in_line: false.into() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -159,7 +168,7 @@ impl Queue {
     }
 
     /// Computes a batch of what waits, where that is allowed now.
-    fn work(self: &Arc<Self>) {
+    pub fn work(self: &Arc<Self>) {
         match self.begin() {
             Next::Nothing => {}
             Next::Batch(turn, batch, rows) => {
@@ -186,9 +195,6 @@ impl Queue {
     /// as allowed are computed already.
     fn begin(self: &Arc<Self>) -> Next {
         let mut state = self.lock();
-        if state.running.len() >= self.plan.parallel {
-            return Next::Nothing;
-        }
         if !state.running.is_empty() && self.is_worth_waiting(&state) {
             return Next::Nothing;
         }
@@ -197,7 +203,8 @@ impl Queue {
             let set = std::mem::replace(&mut state.timer, true);
             return if set { Next::Nothing } else { Next::At(when) };
         }
-        let State { urgent, patient, rows: waiting, running, .. } = &mut *state;
+        let Some(slot) = state.waits().then(|| Slots::take(&self.plan, self)).flatten() else { return Next::Nothing };
+        let State { urgent, patient, rows: waiting, .. } = &mut *state;
         let (mut batch, mut replies) = (Vec::new(), Vec::new());
         let mut rows = 0;
         'full: for queue in [urgent, patient] {
@@ -218,9 +225,12 @@ impl Queue {
         if batch.is_empty() {
             return Next::Nothing;
         }
-        let this = Arc::new(Running { begun: Instant::now(), replies: replies.into() });
-        running.push(this.clone());
-        Next::Batch(Turn(self.clone(), this), batch, rows)
+        let running = Arc::new(Running { begun: Instant::now(), replies: replies.into() });
+        state.running.push(running.clone());
+        if state.waits() {
+            self.plan.slots.join(self);
+        }
+        Next::Batch(Turn { queue: self.clone(), running, _slot: slot }, batch, rows)
     }
 
     /// Answers the requests of batches that have been computed for so long, and hands over those that wait; the plan
@@ -286,18 +296,22 @@ impl Drop for Place<'_> {
 }
 
 /// A batch may be computed. When this is dropped, the next batch is scheduled.
-struct Turn(Arc<Queue>, Arc<Running>);
+struct Turn {
+    queue: Arc<Queue>,
+    running: Arc<Running>,
+    _slot: Slot,
+}
 
 impl Turn {
     fn compute(self, batch: Vec<(Request, Instant)>, rows: usize) {
-        let plan = &self.0.plan;
+        let plan = &self.queue.plan;
         let inputs: Vec<&[Tensor]> = batch.iter().map(|(request, _)| request.tensors.as_slice()).collect();
         let begun = Instant::now();
         let waited: Vec<_> =
             batch.iter().map(|(request, since)| Waited { rows: request.rows, time: begun - *since }).collect();
         let size = plan.padded(rows);
         let Some(ran) = plan.compute(&inputs, &waited, size, begun) else {
-            for reply in self.1.take() {
+            for reply in self.running.take() {
                 // A client that is gone needs no answer; so below.
                 let _ = reply.send(Outcome::HandOver);
             }
@@ -314,7 +328,7 @@ impl Turn {
         });
         let alone = batch.len() == 1 && size == rows;
         let mut at = 0;
-        for ((request, _), reply) in batch.iter().zip(self.1.take()) {
+        for ((request, _), reply) in batch.iter().zip(self.running.take()) {
             let range = at..at + request.rows;
             at += request.rows;
             let _ = reply.send(Outcome::Computed(computed.clone(), (!alone).then_some(range)));
@@ -324,21 +338,11 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let queue = self.0.clone();
-        let mut state = queue.lock();
-        state.running.retain(|batch| !Arc::ptr_eq(batch, &self.1));
-        let left = !state.urgent.is_empty() || !state.patient.is_empty();
-        drop(state);
-        if !left {
-            return;
-        }
-        // When the process ends, nothing computes any more.
-        if let Ok(runtime) = Handle::try_current() {
-            // Those who wait have looked already whether they may compute.
-            runtime.spawn(async move {
-                tokio::task::yield_now().await;
-                queue.work();
-            });
+        let mut state = self.queue.lock();
+        state.running.retain(|batch| !Arc::ptr_eq(batch, &self.running));
+        // Those who wait have looked already whether they may compute. The slot is freed after this.
+        if state.waits() {
+            self.queue.plan.slots.join(&self.queue);
         }
     }
 }

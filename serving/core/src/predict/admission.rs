@@ -89,7 +89,7 @@ pub fn admit(core: &Core, plan: &Plan, rows: usize, deadline: Option<Instant>) -
     let Some(limit) = left.into_iter().chain(limits.max_delay).min() else { return Ok(()) };
     let cost = plan.cost();
     let all = plan.outstanding.load(Ordering::Relaxed).saturating_add(rows);
-    let wait = cost.least().max(cost.of(all).unwrap_or_default() / plan.parallel as u32);
+    let wait = cost.least().max(cost.of(all).unwrap_or_default() / plan.slots.most() as u32);
     if waiting == 0 || wait <= limit {
         return Ok(());
     }

@@ -1,0 +1,105 @@
+"""Requests that wait: in queues by the shapes of their inputs, which share the batches that may be computed at once."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.serving.core.conftest import Started, start_core
+from tests.serving.core.test_server import ask
+from tests.support.waiting import until
+
+PREDICT = "/v1/models/m:predict"
+_Batch = Sequence[tuple[bytes, tuple[int, ...]]]
+
+
+def _predictions(started: Started, row: list[float]) -> Any:
+    status, body = ask(started.port, PREDICT, {"instances": [row]})
+    assert status == 200, body
+    return json.loads(body)["predictions"]
+
+
+def _same(batch: _Batch) -> Any:
+    ((data, shape),) = batch
+    return [(shape, data)]
+
+
+# With more shapes than a plan keeps queues for, the others have a queue for each request.
+@pytest.mark.parametrize(("parallel", "shapes"), [(1, 6), (2, 6), (3, 80)])
+def test_no_more_batches_than_allowed_whatever_their_shapes(started: Started, parallel: int, shapes: int) -> None:
+    lock, running, seen = threading.Lock(), [0], []
+
+    def run(batch: _Batch, waited: object) -> Any:
+        with lock:
+            running[0] += 1
+            seen.append(running[0])
+        time.sleep(0.02)
+        with lock:
+            running[0] -= 1
+        return _same(batch)
+
+    started.plan(run, ("y", "float32"), shape=(-1, -1), max_rows=1, parallel=parallel)
+
+    def call(size: int) -> None:
+        row = [float(size)] * size
+        assert _predictions(started, row) == [row]
+
+    with ThreadPoolExecutor(24) as pool:
+        list(pool.map(call, [1 + number % shapes for number in range(3 * shapes)]))
+    assert max(seen) == parallel
+    assert len(seen) == 3 * shapes
+
+
+def test_a_queue_whose_client_has_gone_lets_the_next_one_go(started: Started) -> None:
+    gate, entered = threading.Event(), threading.Event()
+
+    def wait(batch: _Batch, waited: object) -> Any:
+        entered.set()
+        gate.wait(30)
+        return _same(batch)
+
+    started.plan(wait, ("y", "float32"), shape=(-1, -1))
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(_predictions, started, [1.0])
+        assert entered.wait(30)
+        body = json.dumps({"instances": [[1.0, 2.0]]}).encode()
+        with socket.create_connection(("127.0.0.1", started.port)) as leaving:
+            leaving.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (PREDICT.encode(), len(body)))
+            leaving.sendall(body)
+            until(lambda: started.core.waiting == 2)
+            last = pool.submit(_predictions, started, [1.0, 2.0, 3.0])
+            until(lambda: started.core.waiting == 3)
+        until(lambda: started.core.waiting == 2)
+        gate.set()
+        assert first.result() == [[1.0]]
+        assert last.result() == [[1.0, 2.0, 3.0]]
+
+
+def test_a_request_whose_time_is_over_is_not_computed() -> None:
+    gate, entered, computed = threading.Event(), threading.Event(), list[int]()
+
+    def wait(batch: _Batch, waited: object) -> Any:
+        computed.append(batch[0][1][1])
+        entered.set()
+        gate.wait(30)
+        return _same(batch)
+
+    with start_core(rest_timeout_s=0.5) as started, ThreadPoolExecutor(1) as pool:
+        started.plan(wait, ("y", "float32"), shape=(-1, -1), max_rows=1)
+        first = pool.submit(ask, started.port, PREDICT, {"instances": [[1.0]]})
+        assert entered.wait(30)
+        assert ask(started.port, PREDICT, {"instances": [[1.0, 2.0]]})[0] == 504
+        assert first.result()[0] == 504
+        gate.set()
+        assert _predictions(started, [1.0, 2.0, 3.0]) == [[1.0, 2.0, 3.0]]
+        until(lambda: started.core.waiting == 0)
+        found = started.core.take_statistics()
+        assert [each["failed"] for each in found] == [[("predict", "REST", "DEADLINE_EXCEEDED", 2)]]
+        assert computed == [1, 3]
