@@ -37,7 +37,7 @@ class Handlers:
 
     def rest(self, exchange: Any) -> None:
         self.logged.append(exchange.logged)
-        exchange.respond(418, [], b"handed over")
+        exchange.respond(504 if exchange.problem == "late" else 418, [], b"handed over")
 
     def gone(self, item: Any) -> None:
         """Nobody waits for it."""

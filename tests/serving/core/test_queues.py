@@ -71,8 +71,8 @@ def test_a_queue_whose_client_has_gone_lets_the_next_one_go(started: Started) ->
         assert entered.wait(30)
         body = json.dumps({"instances": [[1.0, 2.0]]}).encode()
         with socket.create_connection(("127.0.0.1", started.port)) as leaving:
-            leaving.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (PREDICT.encode(), len(body)))
-            leaving.sendall(body)
+            head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            leaving.sendall(head.encode() + body)
             until(lambda: started.core.waiting == 2)
             last = pool.submit(_predictions, started, [1.0, 2.0, 3.0])
             until(lambda: started.core.waiting == 3)
@@ -100,6 +100,6 @@ def test_a_request_whose_time_is_over_is_not_computed() -> None:
         gate.set()
         assert _predictions(started, [1.0, 2.0, 3.0]) == [[1.0, 2.0, 3.0]]
         until(lambda: started.core.waiting == 0)
-        found = started.core.take_statistics()
-        assert [each["failed"] for each in found] == [[("predict", "REST", "DEADLINE_EXCEEDED", 2)]]
+        # Who answers late requests counts them: over REST Python.
+        assert [each["failed"] for each in started.core.take_statistics()] == [[]]
         assert computed == [1, 3]
