@@ -1,12 +1,19 @@
-"""Where copies of remote versions go, whatever a model is called."""
+"""Where copies of remote versions go, whatever a model is called, and what becomes of those that are not whole."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from modelyard.artifact import MANIFEST_NAME, RemotePath
 from modelyard.serving.repository._cache import VersionCache
+from tests.support.models import publish_affine
+from tests.support.object_store import s3
 
 NAMES = ["plain", "../../up", "/absolute", "a/b", "a_b", "..", ".", "nul\0", "x" * 300, "x" * 301, "\udc80", "~plain"]
 
@@ -27,3 +34,48 @@ def test_each_model_has_a_folder_of_its_own_in_the_cache(
     for cache in caches:
         if cache._temporary is not None:
             cache._temporary.cleanup()
+
+
+#: Downloads the first version of a model, and never comes to the end of it.
+STALLING = """
+import sys, time
+from pathlib import Path
+from modelyard.artifact import RemotePath, list_versions
+from modelyard.serving.repository._cache import VersionCache
+
+def stall(self, target):
+    target.write_bytes(b"half")
+    print("stalls", flush=True)
+    time.sleep(600)
+
+RemotePath.download = stall
+VersionCache("m", Path(sys.argv[1])).fetch(list_versions(RemotePath(sys.argv[2]))[0])
+"""
+
+
+@contextmanager
+def downloading(folder: Path) -> Iterator[Path]:
+    """A process in the middle of its download, which is killed in the end; what it has half."""
+    command = [sys.executable, "-c", STALLING, str(folder), "s3://cached/m"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"stalls\n"
+            (half,) = folder.glob("m/*/.download-*")
+            yield half
+        finally:
+            process.kill()
+
+
+def test_what_killed_processes_have_half_downloaded_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3("cached") as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        version = publish_affine(RemotePath("s3://cached/m"), slope=1.0, intercept=0.0)
+        with downloading(tmp_path / "killed") as half:
+            pass
+        assert half.exists()
+        copy = VersionCache("m", tmp_path / "killed").fetch(version)
+        assert (copy / MANIFEST_NAME).is_file() and list(copy.parent.iterdir()) == [copy]
+        with downloading(tmp_path / "alive") as half:
+            copy = VersionCache("m", tmp_path / "alive").fetch(version)
+            assert set(copy.parent.iterdir()) == {copy, half}

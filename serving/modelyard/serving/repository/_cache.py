@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import logging
+import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from modelyard.artifact import (
@@ -23,6 +27,7 @@ from modelyard.errors import ArtifactError, IntegrityError, LoadError
 
 _LOG = logging.getLogger("modelyard.serving")
 
+_DOWNLOAD = ".download-"
 #: Names of models that are names of folders as they are.
 _FOLDER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
@@ -60,8 +65,8 @@ class VersionCache:
                     _LOG.warning("model %s: the copy in %s is damaged: %s", self._model, target, exc.message)
                     shutil.rmtree(target)
             folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as name:
-                copy = Path(name) / str(version.number)
+            with _download_in(folder) as scratch:
+                copy = scratch / str(version.number)
                 copy.mkdir()
                 for entry in manifest.files:
                     (copy / entry.path).parent.mkdir(parents=True, exist_ok=True)
@@ -110,6 +115,26 @@ class VersionCache:
             (copy / SIGNATURE_NAME).unlink(missing_ok=True)
         else:
             (copy / SIGNATURE_NAME).write_bytes(signature)
+
+
+@contextmanager
+def _download_in(folder: Path) -> Iterator[Path]:
+    """A place for a download; what was left by processes that were killed during theirs is removed."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _LOG.info("another process downloads into %s, too", folder)
+        else:
+            for left in folder.glob(f"{_DOWNLOAD}*"):
+                shutil.rmtree(left)
+        # Whoever holds this downloads.
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        with tempfile.TemporaryDirectory(prefix=_DOWNLOAD, dir=folder) as name:
+            yield Path(name)
+    finally:
+        os.close(descriptor)
 
 
 def _folder_of(model: str) -> str:
