@@ -63,7 +63,7 @@ types: install
 # Of hundreds of processes that tests start, each would compile the package again where PYTHONDONTWRITEBYTECODE is set.
 unit: install
 	@$(BIN)/python -m compileall -q clients export training serving loadtests tests benchmarks
-	$(BIN)/pytest -q --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder \
+	$(BIN)/pytest -q --durations=25 --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder \
 		$(if $(ORDER),--random-order-bucket=module --random-order-seed=$(ORDER))
 
 # What a transport can get wrong; the rest of the contract is the same code behind all of them.
