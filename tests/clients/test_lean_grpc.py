@@ -182,10 +182,17 @@ BAD = {
     + frame(HEADERS, END_HEADERS, 1, encode([(":status", "200"), ("grpc-encoding", "snappy")]))
     + frame(DATA, 0, 1, message(STATUS, compressed=True))
     + frame(HEADERS, END | END_HEADERS, 1, DONE),
-    "damaged gzip": HELLO
-    + frame(HEADERS, END_HEADERS, 1, ZIPPED)
-    + frame(DATA, 0, 1, message(b"no gzip", compressed=True))
-    + frame(HEADERS, END | END_HEADERS, 1, DONE),
+    **{
+        name: HELLO
+        + frame(HEADERS, END_HEADERS, 1, ZIPPED)
+        + frame(DATA, 0, 1, message(content, compressed=True))
+        + frame(HEADERS, END | END_HEADERS, 1, DONE)
+        for name, content in {
+            "damaged gzip": b"no gzip",
+            "gzip without its end": gzip.compress(STATUS)[:-1],
+            "gzip, and more": gzip.compress(STATUS) + b"x",
+        }.items()
+    },
 }
 
 

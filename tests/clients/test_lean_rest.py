@@ -31,6 +31,10 @@ def _head(*lines: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode()
 
 
+def _zipped(body: bytes) -> bytes:
+    return _head("HTTP/1.1 200 OK", f"content-length: {len(body)}", "content-encoding: gzip") + body
+
+
 GOOD = {
     "length": _head("HTTP/1.1 200 OK", f"Content-Length:{len(STATUS)}") + STATUS,
     "until the end": _head("HTTP/1.0 200 OK") + STATUS,
@@ -38,7 +42,7 @@ GOOD = {
     "interim": _head("HTTP/1.1 103 Early Hints") + _head("HTTP/1.1 200 OK", f"content-length: {len(STATUS)}") + STATUS,
     "chunks": _head("HTTP/1.1 200 OK", "Transfer-Encoding: chunked")
     + b"5;x=y\r\n" + STATUS[:5] + b"\r\n%X\r\n" % len(STATUS[5:]) + STATUS[5:] + b"\r\n0\r\nTrailer: a\r\n\r\n",
-    "gzip": _head("HTTP/1.1 200 OK", f"content-length: {len(ZIPPED)}", "content-encoding: gzip") + ZIPPED,
+    "gzip": _zipped(ZIPPED),
 }  # fmt: skip
 BAD = {
     "garbage": b"220 smtp ready\r\n\r\n",
@@ -48,7 +52,9 @@ BAD = {
     "chunk": _head("HTTP/1.1 200 OK", "transfer-encoding: chunked") + b"zz\r\n",
     "chunk end": _head("HTTP/1.1 200 OK", "transfer-encoding: chunked") + b"1\r\nabc\r\n",
     "encoding": _head("HTTP/1.1 200 OK", "content-length: 1", "content-encoding: br") + b"x",
-    "gzip": _head("HTTP/1.1 200 OK", "content-length: 3", "content-encoding: gzip") + b"abc",
+    "gzip": _zipped(b"abc"),
+    "gzip without its end": _zipped(ZIPPED[:-1]),
+    "gzip, and more": _zipped(ZIPPED + b"x"),
     "endless head": b"HTTP/1.1 200 OK\r\nx: " + b"y" * (1 << 17),
 }
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import socket
 import time
+import tracemalloc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import numpy as np
@@ -50,6 +52,34 @@ def _redirect(connection: socket.socket) -> None:
 
 
 KINDS = [("grpc", ""), ("http", ""), ("grpc", "async"), ("http", "async")]
+
+
+def _say_zipped(content: bytes) -> Callable[[socket.socket], None]:
+    body = gzip.compress(content)
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
+
+    def answer(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(head.encode() + body)
+
+    return answer
+
+
+@pytest.mark.parametrize("transport", ["own", "library"])
+@pytest.mark.parametrize("kind", ["", "async"])
+def test_no_more_is_inflated_than_the_limit(kind: str, transport: Literal["own", "library"]) -> None:
+    options = ClientOptions(transport=transport, max_message_bytes=1000, compression="gzip")
+    status = b'{"model_version_status": [{"version": "3", "state": "AVAILABLE"}]}'
+    with peer(_say_zipped(status)) as port, connected(f"http://127.0.0.1:{port}", kind, options) as client:
+        assert client.status("m").available == (3,)
+    with peer(_say_zipped(bytes(50_000_000))) as port, connected(f"http://127.0.0.1:{port}", kind, options) as client:
+        tracemalloc.start()
+        try:
+            with pytest.raises(errors.RequestTooLargeError, match="larger than 1000 bytes"):
+                client.status("m")
+            assert tracemalloc.get_traced_memory()[1] < 10_000_000
+        finally:
+            tracemalloc.stop()
 
 
 @pytest.mark.parametrize(("scheme", "kind"), KINDS)

@@ -1,6 +1,6 @@
 """HTTP/1.1 and gRPC's HTTP/2 from the client's side, with no I/O in them: a transport feeds what arrives."""
 
-from modelyard.clients.http._bodies import answer_of, compressed, too_large
+from modelyard.clients.http._bodies import answer_of, compressed, inflated, too_large
 from modelyard.clients.http._hpack import decode as decode_fields
 from modelyard.clients.http._hpack import encode as encode_fields
 from modelyard.clients.http._http1 import Bytes, Reply
@@ -20,5 +20,6 @@ __all__ = [
     "compressed",
     "decode_fields",
     "encode_fields",
+    "inflated",
     "too_large",
 ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Mapping
 
 from modelyard.clients.protocols import Answer, Call, error_from_body
-from modelyard.errors import ModelyardError, RequestTooLargeError
+from modelyard.errors import ModelyardError, ProtocolError, RequestTooLargeError
 
 #: How a server with TLS begins its answer to a client without.
 TLS_ALERT = b"\x15\x03"
@@ -22,6 +23,22 @@ def compressed(body: bytes, call: Call, wanted: bool, /) -> tuple[bytes, list[tu
     if not wanted or len(body) < _WORTH_COMPRESSING:
         return body, headers
     return gzip.compress(body, compresslevel=1), [*headers, ("content-encoding", "gzip")]
+
+
+def inflated(data: bytes | memoryview, encoding: str | None, url: str, limit: int | None) -> bytes:
+    """What a compressed body or message says; no more of it is inflated than the client takes."""
+    if encoding != "gzip":
+        raise ProtocolError(f"{url} answered with the encoding {encoding!r}; expected gzip or none.")
+    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        content = inflater.decompress(data, 0 if limit is None else limit + 1)
+    except zlib.error as exc:
+        raise ProtocolError(f"{url} answered with damaged gzip: {exc}.") from exc
+    if limit is not None and len(content) > limit:
+        raise too_large(url, limit)
+    if not inflater.eof or inflater.unused_data:
+        raise ProtocolError(f"{url} answered with damaged gzip: it ends {'late' if inflater.eof else 'early'}.")
+    return content
 
 
 def answer_of(status: int, headers: Mapping[str, str], data: bytes, url: str) -> Answer:

@@ -6,13 +6,12 @@ they come; blocking and asynchronous transports differ in nothing else.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
-from modelyard.clients.http._bodies import TLS_ALERT, compressed, too_large
+from modelyard.clients.http._bodies import TLS_ALERT, compressed, inflated, too_large
 from modelyard.clients.http._short import cache_short
 from modelyard.clients.protocols import Call
 from modelyard.clients.transport import Address, ClientOptions
@@ -102,7 +101,7 @@ class Reader:
             keep = False
             data = yield from self._rest(url, limit)
         if head.encoding != "identity":
-            data = _decoded(data, head.encoding, url, limit)
+            data = inflated(data, head.encoding, url, limit)
         return Reply(status, headers, data, keep)
 
     def _head(self, url: str) -> Bytes[_Head]:
@@ -214,16 +213,3 @@ def _number(text: str, base: int, url: str) -> int:
         return int(text, base)
     except ValueError as exc:
         raise ProtocolError(f"{url} did not answer in HTTP as expected: the length of its body is {text!r}.") from exc
-
-
-def _decoded(data: bytes, encoding: str, url: str, limit: int | None) -> bytes:
-    if encoding != "gzip":
-        raise ProtocolError(f"{url} answered with the encoding {encoding!r}; expected gzip or none.")
-    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    try:
-        text = inflater.decompress(data, 0 if limit is None else limit + 1)
-    except zlib.error as exc:
-        raise ProtocolError(f"{url} answered with damaged gzip: {exc}.") from exc
-    if limit is not None and len(text) > limit:
-        raise too_large(url, limit)
-    return text

@@ -15,7 +15,7 @@ import time
 import zlib
 from urllib.parse import unquote
 
-from modelyard.clients.http import Http2Connection, Http2Stream, encode_fields, too_large
+from modelyard.clients.http import Http2Connection, Http2Stream, encode_fields, inflated, too_large
 from modelyard.clients.protocols import Answer
 from modelyard.clients.transport import Address, ClientOptions, Send
 from modelyard.clients.transport.lean._grpc_status import error_of_status
@@ -103,17 +103,7 @@ class Codec:
             raise ProtocolError(f"{self.url} answered with {len(data)} bytes, which are not one gRPC message.")
         if not packed:
             return bytes(data[_HEAD:])
-        encoding = dict(stream.headers).get("grpc-encoding")
-        if encoding != "gzip":
-            raise ProtocolError(f"{self.url} answered with the encoding {encoding!r}; expected gzip or none.")
-        inflater = zlib.decompressobj(wbits=_GZIP)
-        try:
-            message = inflater.decompress(data[_HEAD:], 0 if self._limit is None else self._limit + 1)
-        except zlib.error as exc:
-            raise ProtocolError(f"{self.url} answered with damaged gzip: {exc}.") from exc
-        if self._limit is not None and len(message) > self._limit:
-            raise too_large(self.url, self._limit)
-        return message
+        return inflated(data[_HEAD:], dict(stream.headers).get("grpc-encoding"), self.url, self._limit)
 
     def _error(
         self, stream: Http2Stream, status: str | None, trailers: dict[str, str], *, late: bool

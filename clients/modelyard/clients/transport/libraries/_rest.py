@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from modelyard.clients.http import answer_of, compressed, too_large
+from modelyard.clients.http import answer_of, compressed, inflated, too_large
 from modelyard.clients.protocols import Answer
 from modelyard.clients.transport import Address, ClientOptions, Send
 from modelyard.clients.transport.lean import ssl_context
@@ -70,13 +70,13 @@ class AsyncHttpxTransport(_Requests):
         try:
             async with asyncio.timeout(send.timeout_s), self._slots:
                 async with self._client.stream(**self._arguments(url, send)) as response:
-                    async for part in response.aiter_bytes():
+                    async for part in response.aiter_raw():
                         body.add(part)
         except TimeoutError as exc:
             raise DeadlineExceededError(f"{url}: no complete answer in time.") from exc
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
             raise _error(exc, url) from exc
-        return answer_of(response.status_code, dict(response.headers), b"".join(body.parts), url)
+        return body.answer(response)
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -94,32 +94,41 @@ class HttpxTransport(_Requests):
         body = _Body(url, send.timeout_s, self._options)
         try:
             with self._client.stream(**self._arguments(url, send)) as response:
-                for part in response.iter_bytes():
+                for part in response.iter_raw():
                     body.add(part)
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
             raise _error(exc, url) from exc
-        return answer_of(response.status_code, dict(response.headers), b"".join(body.parts), url)
+        return body.answer(response)
 
     def close(self) -> None:
         self._client.close()
 
 
 class _Body:
-    """Parts of an answer, held to the limits on size and time: httpx lets each phase take all of the time."""
+    """Parts of an answer, held to the limits on size and time.
+
+    httpx lets each phase take all of the time, and inflates all of what has come before anybody sees its size.
+    """
 
     def __init__(self, url: str, timeout_s: float, options: ClientOptions) -> None:
         self._url, self._limit = url, options.max_message_bytes
         self._deadline = time.monotonic() + timeout_s
         self._size = 0
-        self.parts: list[bytes] = []
+        self._parts: list[bytes] = []
 
     def add(self, part: bytes) -> None:
-        self.parts.append(part)
+        self._parts.append(part)
         self._size += len(part)
         if self._limit is not None and self._size > self._limit:
             raise too_large(self._url, self._limit)
         if time.monotonic() > self._deadline:
             raise DeadlineExceededError(f"{self._url}: no complete answer in time.")
+
+    def answer(self, response: httpx.Response) -> Answer:
+        data, encoding = b"".join(self._parts), response.headers.get("content-encoding", "identity").lower()
+        if encoding != "identity":
+            data = inflated(data, encoding, self._url, self._limit)
+        return answer_of(response.status_code, dict(response.headers), data, self._url)
 
 
 def _context(address: Address, options: ClientOptions) -> ssl.SSLContext:
