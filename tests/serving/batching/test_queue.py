@@ -506,6 +506,12 @@ def test_inner_shapes_are_padded(tmp_path: Path, backend: Doubler, zeros: bool) 
         filler = 0 if zeros else 5
         await asyncio.gather(first, *tasks)
         assert np.array(backend.batches[-1]).tolist() == [[1, 2, 3], [5, filler, filler], [7, filler, filler]]
+        # Nothing to pad, and nothing to pad with.
+        first = await blocked(predictor, backend, [0.0])
+        tasks = await queued(predictor, ask(predictor, []), ask(predictor, [], []))
+        backend.gate.set()
+        await asyncio.gather(first, *tasks)
+        assert np.array(backend.batches[-1]).shape == (3, 0)
 
     parameters = BatchParameters(pad_variable_length=True, pad_with_zeros=zeros)
     run(tmp_path, backend, test, batching=parameters)

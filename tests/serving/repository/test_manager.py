@@ -1,4 +1,4 @@
-"""What the manager says of its versions to the metrics."""
+"""What the manager says of its versions, to the metrics and to those who keep something by model."""
 
 from __future__ import annotations
 
@@ -39,4 +39,22 @@ def test_versions_are_counted_by_state(tmp_path: Path) -> None:
         until(lambda: counted(2, 0, 1), 60)
     finally:
         gate.set()
+        manager.stop()
+
+
+def test_who_asked_is_told_when_requests_get_another_version(tmp_path: Path) -> None:
+    publish_affine(tmp_path / "m", slope=1.0, intercept=0.0)
+
+    def load(config: ModelConfig, version: int, path: Path) -> Servable:
+        return load_servable(config.name, version, path, LoadOptions())
+
+    manager = ModelManager([ModelConfig(name="m", base_path=tmp_path / "m")], load, WatchOptions(poll_wait_s=0.01))
+    told = list[str]()
+    manager.when_moved(told.append)
+    manager.start()
+    try:
+        until(lambda: told == ["m"], 60)
+        publish_affine(tmp_path / "m", slope=2.0, intercept=0.0)
+        until(lambda: told == ["m", "m"], 60)
+    finally:
         manager.stop()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import re
 import shutil
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from modelyard.artifact import Location, ModelVersion, write_labels
+from modelyard.artifact import LABELS_NAME, Location, ModelVersion, write_labels
 from modelyard.errors import InternalError, LoadError, ModelNotFoundError, ModelyardError
 from modelyard.serving import (
     LoadOptions,
@@ -65,13 +67,38 @@ def watched(
     return watcher
 
 
-def test_unexpected_failures_are_tried_again(config: ModelConfig) -> None:
+def test_before_the_first_poll_the_reason_is_said(config: ModelConfig) -> None:
+    assert ModelWatcher(config, load, WatchOptions()).failure() == "it is still loading"
+    explicit = ModelWatcher(config, load, WatchOptions(explicit=True))
+    assert explicit.failure() == "it is loaded on request only: POST /v2/repository/models/m/load"
+
+
+def test_unexpected_failures_are_tried_again(config: ModelConfig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "modelyard.serving")
+    started = time.perf_counter()
     loader = Failing(RuntimeError("the disk hiccuped"), failures=3)
     watcher = watched(config, loader)
     until(watcher.is_ready, TIMEOUT_S)
     assert (loader.calls, watcher.failure()) == (4, "")
     watcher.stop()
     assert [status.state for status in watcher.statuses()] == [VersionState.END]
+    (seconds,) = re.findall(r"version 1 is AVAILABLE in onnxruntime after (\d+\.\d+) s", caplog.text)
+    assert float(seconds) <= time.perf_counter() - started + 0.01
+
+
+def test_a_damaged_labels_file_keeps_no_version_from_loading(config: ModelConfig) -> None:
+    write_labels(config.base_path, {"stable": 1})
+    watcher = watched(config, load)
+    try:
+        until(lambda: watcher.labels == {"stable": 1}, TIMEOUT_S)
+        (config.base_path / LABELS_NAME).write_text("{")
+        publish_affine(config.base_path, slope=2.0, intercept=0.0)
+        until(lambda: watcher.is_available(2), TIMEOUT_S)
+        assert watcher.labels == {"stable": 1}
+        # What it named is served on.
+        assert watcher.is_available(1)
+    finally:
+        watcher.stop()
 
 
 def test_files_that_vanish_while_they_are_read_are_said_and_read_again(
