@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from modelyard.errors import LoadError
-from modelyard.serving import LoadOptions, ModelConfig, Servable, VersionPolicy, WatchOptions, load_servable
+from modelyard.serving import LoadOptions, ModelConfig, ModelSpec, Servable, VersionPolicy, WatchOptions, load_servable
 from modelyard.serving.repository import ModelManager
 from tests.support.models import publish_affine
 from tests.support.waiting import until
@@ -56,5 +56,24 @@ def test_who_asked_is_told_when_requests_get_another_version(tmp_path: Path) -> 
         until(lambda: told == ["m"], 60)
         publish_affine(tmp_path / "m", slope=2.0, intercept=0.0)
         until(lambda: told == ["m", "m"], 60)
+    finally:
+        manager.stop()
+
+
+def test_a_manager_that_leaves_is_not_ready_and_serves_on(tmp_path: Path) -> None:
+    publish_affine(tmp_path / "m", slope=1.0, intercept=0.0)
+
+    def load(config: ModelConfig, version: int, path: Path) -> Servable:
+        return load_servable(config.name, version, path, LoadOptions())
+
+    manager = ModelManager([ModelConfig(name="m", base_path=tmp_path / "m")], load, WatchOptions(poll_wait_s=0.01))
+    manager.start()
+    try:
+        until(manager.all_ready, 60)
+        assert manager.ready("m")
+        manager.leave()
+        assert not manager.all_ready() and not manager.ready("m")
+        with manager.acquire(ModelSpec(name="m")) as servable:
+            assert servable.version == 1
     finally:
         manager.stop()

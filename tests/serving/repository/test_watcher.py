@@ -91,7 +91,7 @@ def test_a_damaged_labels_file_keeps_no_version_from_loading(config: ModelConfig
     watcher = watched(config, load)
     try:
         until(lambda: watcher.labels == {"stable": 1}, TIMEOUT_S)
-        (config.base_path / LABELS_NAME).write_text("{")
+        (config.base_path / LABELS_NAME).write_bytes(b"{")
         publish_affine(config.base_path, slope=2.0, intercept=0.0)
         until(lambda: watcher.is_available(2), TIMEOUT_S)
         assert watcher.labels == {"stable": 1}
