@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,22 @@ def test_a_damaged_labels_file_keeps_no_version_from_loading(config: ModelConfig
         assert watcher.is_available(1)
     finally:
         watcher.stop()
+
+
+def test_between_two_tries_there_is_the_interval(config: ModelConfig) -> None:
+    calls: list[float] = []
+
+    def loader(config: ModelConfig, version: int, path: Path) -> Servable:
+        calls.append(time.monotonic())
+        if len(calls) < 3:
+            raise RuntimeError("the disk hiccuped")
+        return load(config, version, path)
+
+    watcher = ModelWatcher(config, loader, WatchOptions(poll_wait_s=0.01, max_load_retries=5, retry_interval_s=0.3))
+    watcher.start()
+    until(watcher.is_ready, TIMEOUT_S)
+    watcher.stop()
+    assert all(0.3 <= after - before for before, after in pairwise(calls))
 
 
 def test_files_that_vanish_while_they_are_read_are_said_and_read_again(
