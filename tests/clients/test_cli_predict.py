@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from modelyard.cli import main
-from modelyard.clients import connect
+from modelyard.clients import RowResult, connect
+from modelyard.clients.cli._sinks import Lines
+from modelyard.errors import InvalidRequestError
 from modelyard.training.data import FashionMnist
 from tests.clients.conftest import url_of
 from tests.support.server import RunningServer, free_port
@@ -84,6 +87,22 @@ def test_no_server(images: list[Path], capsys: pytest.CaptureFixture[str]) -> No
     url = f"http://127.0.0.1:{free_port()}"
     assert main(["predict", "fashion", str(images[0]), "--server", url]) == 1
     assert f"{url}/v1/models/fashion/metadata cannot be reached" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {"class_id": np.array(7), "probabilities": np.ones(3)},
+        {"class_id": np.array([1, 2]), "probabilities": np.ones(3)},
+        {"class_id": np.array(b"x", object), "probabilities": np.ones(3)},
+        {"class_id": np.array(0), "probabilities": np.array(1.0)},
+        {"class_id": np.array(0), "probabilities": np.ones((3, 2))},
+        {"class_id": np.array(1), "label": np.array([b"a", b"b"], object), "probabilities": np.ones(3)},
+    ],
+)
+def test_a_classifier_of_another_kind_is_told(outputs: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match=r"received class_id .*\. Choose a form with --output\."):
+        Lines().write("a.png", RowResult(index=0, outputs=outputs, error=None))
 
 
 def test_a_model_that_is_no_classifier(

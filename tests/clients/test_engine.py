@@ -238,10 +238,10 @@ def test_metadata_and_tokens_travel(kind: str) -> None:
         client.status("m")
     assert [headers["authorization"] for headers in script.seen] == ["Bearer first", "Bearer second"]
     assert {headers["x-team"] for headers in script.seen} == {"vision"}
-    bad = ClientOptions(token="line\nbreak")
-    with SERVERS[kind[:4]](script) as url, connected(url, kind, bad) as client:
-        with pytest.raises(errors.ConfigurationError, match="token"):
-            client.status("m")
+    for token in ("line\nbreak", "space "):
+        with SERVERS[kind[:4]](script) as url, connected(url, kind, ClientOptions(token=token)) as client:
+            with pytest.raises(errors.ConfigurationError, match="the token"):
+                client.status("m")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -53,6 +53,9 @@ BAD = {
     "chunk end": _head("HTTP/1.1 200 OK", "transfer-encoding: chunked") + b"1\r\nabc\r\n",
     "encoding": _head("HTTP/1.1 200 OK", "content-length: 1", "content-encoding: br") + b"x",
     "gzip": _zipped(b"abc"),
+    "two lengths": _head("HTTP/1.1 200 OK", f"content-length: {len(STATUS)}", "content-length: 2") + STATUS,
+    "length and chunks": _head("HTTP/1.1 200 OK", "content-length: 5", "transfer-encoding: chunked") + b"0\r\n\r\n",
+    "another coding": _head("HTTP/1.1 200 OK", "transfer-encoding: gzip, chunked") + b"0\r\n\r\n",
     "gzip without its end": _zipped(ZIPPED[:-1]),
     "gzip, and more": _zipped(ZIPPED + b"x"),
     "endless head": b"HTTP/1.1 200 OK\r\nx: " + b"y" * (1 << 17),
@@ -80,10 +83,25 @@ def test_every_framing_is_read(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_no_http_is_a_protocol_error(name: str) -> None:
-    with peer(_say(BAD[name])) as port, connect(f"http://127.0.0.1:{port}", ONCE) as client:
+@pytest.mark.parametrize("kind", ["", "async"])
+def test_what_is_no_http_is_a_protocol_error(name: str, kind: str) -> None:
+    with peer(_say(BAD[name])) as port, connected(f"http://127.0.0.1:{port}", kind, ONCE) as client:
         with pytest.raises(errors.ProtocolError, match="http://127"):
             client.status("m", timeout_s=10)
+
+
+@pytest.mark.parametrize("kind", ["", "async"])
+def test_what_comes_after_an_answer_is_nobody_s(kind: str) -> None:
+    other = STATUS.replace(b"3", b"4")
+    both = GOOD["length"] + _head("HTTP/1.1 200 OK", f"content-length: {len(other)}") + other
+
+    def answer(connection: socket.socket) -> None:
+        while read_message(connection) is not None:
+            connection.sendall(both)
+
+    with peer(answer) as port, connected(f"http://127.0.0.1:{port}", kind, ONCE) as client:
+        for _ in range(3):
+            assert client.status("m", timeout_s=10).available == (3,)
 
 
 @pytest.mark.parametrize("cut", [0, 5, 30, len(GOOD["length"]) - 1])

@@ -39,6 +39,8 @@ def test_secrets_are_masked() -> None:
         (ClientOptions, {"metadata": {"X-Upper": "a"}}, "X-Upper"),
         (ClientOptions, {"metadata": {"x": "a\r\nb"}}, "'x'"),
         (ClientOptions, {"metadata": {"x": 3}}, "'x'"),
+        (ClientOptions, {"metadata": {"x": "a "}}, "without spaces around them; received 'x'"),
+        (ClientOptions, {"metadata": {"x-bin": "a"}}, "not of binary values"),
         (ClientOptions, {"metadata": [("x", "a")]}, "metadata to be a Mapping; received one of type list"),
         (ClientOptions, {"retry": 3}, "retry to be a RetryOptions; received one of type int"),
         (ClientOptions, {"balance": {}}, "balance to be a BalanceOptions"),

@@ -107,7 +107,12 @@ def test_json_refuses_what_it_cannot_carry() -> None:
         (("m", 1 << 63), "from 0 to"),
         (("m", "1"), "integer version"),
         (("m", True), "received True"),
-        (("m", None, ""), "empty one"),
+        (("m", None, ""), "a version label; received ''"),
+        (("m", None, 5), "a version label; received 5"),
+        (("m", None, ".."), r"a version label; received '\.\.'"),
+        (("..",), r"name of a model; received '\.\.'"),
+        ((".",), "name of a model"),
+        (("\ud800",), "name of a model, in Unicode"),
     ],
 )
 def test_targets_that_are_none(arguments: tuple[Any, ...], reason: str) -> None:

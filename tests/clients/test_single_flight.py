@@ -143,3 +143,25 @@ def test_each_waits_no_longer_than_its_own_deadline() -> None:
     model = Model()
     with model.serve() as url:
         asyncio.run(run(url))
+
+
+def test_a_server_that_names_other_signatures_each_time_fills_no_memory() -> None:
+    asked: list[int] = []
+    signature = {"inputs": {"x": _X}, "outputs": {"y": _X}, "method_name": "predict"}
+
+    def answer(connection: socket.socket) -> None:
+        while (message := read_message(connection)) is not None:
+            body = b'{"outputs": "nothing that suits"}'
+            if b"/metadata" in message[0]:
+                asked.append(len(asked))
+                names = ["serving_default", *(f"s{len(asked)}_{number}" for number in range(400))]
+                document = {"signature_def": {"signature_def": dict.fromkeys(names, signature)}}
+                body = json.dumps({**_METADATA, "metadata": document}).encode()
+            connection.sendall(f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+
+    with peer(answer) as port, connect(f"http://127.0.0.1:{port}") as client:
+        for _ in range(8):
+            with pytest.raises(errors.ProtocolError):
+                client.predict("m", _ROWS)
+        assert len(asked) >= 8
+        assert len(client._engine.protocol._cache) < 1500

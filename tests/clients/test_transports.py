@@ -20,7 +20,10 @@ from modelyard.clients.transport import parse_addresses
 from modelyard.clients.transport.lean import LeanRestTransport
 from modelyard.clients.transport.libraries._rest import _error
 from tests.clients.conftest import connected, peer
+from tests.clients.http_script import read_message
 from tests.support.server import RunningServer
+
+STATUS = b'{"model_version_status": []}  '
 
 
 def _silent(connection: socket.socket) -> None:
@@ -80,6 +83,28 @@ def test_no_more_is_inflated_than_the_limit(kind: str, transport: Literal["own",
             assert tracemalloc.get_traced_memory()[1] < 10_000_000
         finally:
             tracemalloc.stop()
+
+
+@pytest.mark.parametrize("transport", ["own", "library"])
+@pytest.mark.parametrize("kind", ["", "async"])
+def test_a_server_s_cookies_are_not_kept(kind: str, transport: Literal["own", "library"]) -> None:
+    heads: list[bytes] = []
+
+    def answer(connection: socket.socket) -> None:
+        while (message := read_message(connection)) is not None:
+            heads.append(message[0])
+            connection.sendall(b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nContent-Length: 30\r\n\r\n" + STATUS)
+
+    with peer(answer) as port:
+        with connected(f"http://127.0.0.1:{port}", kind, ClientOptions(transport=transport)) as client:
+            for _ in range(2):
+                assert client.status("m").versions == ()
+    assert len(heads) == 2 and not any(b"cookie" in head.lower() for head in heads)
+
+
+def test_no_error_shows_a_header_s_value() -> None:
+    text = str(_error(httpx.LocalProtocolError("Illegal header value b'Bearer SECRET '"), "http://x"))
+    assert "SECRET" not in text and "token, metadata" in text
 
 
 @pytest.mark.parametrize(("scheme", "kind"), KINDS)

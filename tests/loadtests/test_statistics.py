@@ -90,3 +90,9 @@ def test_the_servers_time_is_split() -> None:
     ]
     (found,) = splits(pages)
     assert (found.requests, found.total_ms, found.compute_ms, found.queue_ms, found.rest_ms) == (4, 2, 0.5, 1, 0.5)
+
+
+@pytest.mark.parametrize("value", ["abc", "NaN", "+Inf", "1e999", "-1", "1_", ""])
+def test_what_is_no_number_on_the_server_s_page_is_left_out(value: str) -> None:
+    page = PAGE.format(a=8000, n=4, b=2000, c=4000) + f":tensorflow:serving:request_latency_count {value}\n"
+    assert parse_page(page, 1).counts == {":tensorflow:serving:request_latency": 4}

@@ -260,6 +260,13 @@ def _label(outputs: Outputs) -> tuple[str, float]:
             f"The model returns {', '.join(sorted(outputs))}; a classifier also returns {' and '.join(missing)}. "
             "Choose a form with --output."
         )
-    index = int(outputs["class_id"])
-    label = plain_value(np.asarray(outputs["label"]).item()) if "label" in outputs else index
-    return str(label), float(outputs["probabilities"][index])
+    try:
+        index = int(outputs["class_id"])
+        label = plain_value(np.asarray(outputs["label"]).item()) if "label" in outputs else index
+        return str(label), float(outputs["probabilities"][index])
+    except (IndexError, TypeError, ValueError) as exc:
+        shapes = ", ".join(f"{name} {value.dtype} {list(value.shape)}" for name, value in sorted(outputs.items()))
+        raise InvalidRequestError(
+            "A classifier returns for each row one class_id, probabilities by class, and perhaps one label; received "
+            f"{shapes}. Choose a form with --output."
+        ) from exc

@@ -23,6 +23,10 @@ _MAX_HEAD = 1 << 16
 Bytes = Generator[None, bytes, _T]
 
 
+#: Who reads these otherwise than a proxy takes a part of one answer for the next (RFC 9112, section 6.3).
+_FRAMING = ("content-length", "transfer-encoding")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Head:
     """What comes before a body; ``length`` as it was sent."""
@@ -189,18 +193,24 @@ def _parsed(head: bytes) -> _Head:
     parts = lines[0].split(" ", 2)
     if len(parts) < 2 or parts[0] not in ("HTTP/1.1", "HTTP/1.0") or not parts[1].isdecimal():
         raise ValueError(f"its status line is {lines[0]!r}")
-    headers = {}
+    headers: dict[str, str] = {}
     for line in lines[1:]:
         name, colon, value = line.partition(":")
         if not colon:
             raise ValueError(f"it sent the header {line!r}")
-        headers[name.lower()] = value.strip(" \t")
+        name, value = name.lower(), value.strip(" \t")
+        if name in _FRAMING and headers.get(name, value) != value:
+            raise ValueError(f"it sent the header {name} as {headers[name]!r} and as {value!r}")
+        headers[name] = value
+    coding = headers.get("transfer-encoding")
+    if coding is not None and (coding.lower() != "chunked" or "content-length" in headers):
+        raise ValueError(f"it sent the header transfer-encoding: {coding!r}; expected chunked, and no content-length")
     connection = headers.get("connection", "keep-alive" if parts[0] == "HTTP/1.1" else "close")
     return _Head(
         status=int(parts[1]),
         headers=MappingProxyType(headers),
         keep=connection.lower() != "close",
-        chunked="chunked" in headers.get("transfer-encoding", "").lower(),
+        chunked=coding is not None,
         length=headers.get("content-length"),
         encoding=headers.get("content-encoding", "identity").lower(),
     )

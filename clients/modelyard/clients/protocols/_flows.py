@@ -43,6 +43,8 @@ _T = TypeVar("_T")
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _LONGEST_POLL_S = 5.0
+#: Signatures that are remembered, of all models that were asked for.
+_MOST_KNOWN = 1000
 
 
 @dataclass(kw_only=True, slots=True)
@@ -212,6 +214,9 @@ class Protocol(ABC):
         now = time.monotonic()
         metadata = yield from _preparing(self.metadata(*key))
         found = (now, metadata)
+        if len(self._cache) > _MOST_KNOWN:
+            # A server may name others in each of its answers.
+            self._cache.clear()
         for known in (key[1], *metadata.signatures):
             self._cache[(key[0], known)] = found
         return found
@@ -249,8 +254,9 @@ class Protocol(ABC):
             del mine, question
 
     def known_signatures(self, target: Target, name: str) -> Mapping[str, SignatureInfo]:
-        """All signatures of a model, once :meth:`known_signature` has found one."""
-        return self._cache[(target, name or DEFAULT_SIGNATURE)][1].signatures
+        """All signatures of a model, once :meth:`known_signature` has found one; none where it is forgotten again."""
+        found = self._cache.get((target, name or DEFAULT_SIGNATURE))
+        return {} if found is None else found[1].signatures
 
     def _unsupported(self, operation: str, cure: str) -> NoReturn:
         raise UnsupportedError(f"{self.name} has no {operation}. {cure}")

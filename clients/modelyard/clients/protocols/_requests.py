@@ -37,8 +37,7 @@ class Target(NamedTuple):
 
 def make_target(model: str, version: int | None = None, label: str | None = None) -> Target:
     """Checks what a caller says about the servable."""
-    if not isinstance(model, str) or not model:
-        raise InvalidModelSpecError(f"Expected the name of a model; received {model!r}.")
+    _check_name("the name of a model", model)
     if version is not None:
         if label is not None:
             raise InvalidModelSpecError(f"Expected a version or a label; received both: {version} and {label!r}.")
@@ -49,9 +48,19 @@ def make_target(model: str, version: int | None = None, label: str | None = None
         if isinstance(version, bool) or not 0 <= number <= _MAX_VERSION:
             raise InvalidModelSpecError(f"Expected a version from 0 to {_MAX_VERSION}; received {version!r}.")
         version = number
-    if label == "":
-        raise InvalidModelSpecError("Expected a version label; received an empty one.")
+    if label is not None:
+        _check_name("a version label", label)
     return Target(model=model, version=version, label=label)
+
+
+def _check_name(what: str, name: str) -> None:
+    # In a URL, dots alone mean another folder, whose address the caller has not asked for.
+    if not isinstance(name, str) or name in ("", ".", ".."):
+        raise InvalidModelSpecError(f"Expected {what}; received {name!r}.")
+    try:
+        name.encode()
+    except UnicodeEncodeError as exc:
+        raise InvalidModelSpecError(f"Expected {what}, in Unicode; received {name!r}.") from exc
 
 
 def model_spec(target: Target, signature: str = "") -> serving_pb2.ModelSpec:

@@ -225,8 +225,11 @@ class Engine(Generic[_T]):
         token = self.options.token
         if token is not None:
             value = token if isinstance(token, str) else token()
-            if not (isinstance(value, str) and value.isascii() and value.isprintable() and value):
-                raise ConfigurationError("Expected the token as printable ASCII text; received something else.")
+            plain = isinstance(value, str) and value.isascii() and value.isprintable()
+            if not (plain and value and value == value.strip()):
+                raise ConfigurationError(
+                    "Expected the token as printable ASCII text, without spaces around it; received something else."
+                )
             headers += (("authorization", f"Bearer {value}"),)
         return headers
 

@@ -163,7 +163,8 @@ class ClientOptions:
         for name, value in self.metadata.items():
             if not _is_header(name, value):
                 raise ConfigurationError(
-                    f"Expected metadata of lower-case ASCII names and printable ASCII values; received {name!r}."
+                    "Expected metadata of lower-case ASCII names, not of binary values (-bin), and printable ASCII "
+                    f"values without spaces around them; received {name!r}."
                 )
 
     def __repr__(self) -> str:
@@ -190,6 +191,8 @@ def _is_header(name: object, value: object) -> bool:
         and name != ""
         and name == name.lower()
         and all(letter.isascii() and (letter.isalnum() or letter in "-_.") for letter in name)
+        and not name.endswith("-bin")
         and value.isascii()
-        and (value == "" or value.isprintable())
+        and value.isprintable()
+        and value == value.strip()
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ _EVERY_S = 1.0
 #: A server that does not answer so long is not looked at.
 _PATIENCE_S = 2.0
 METRICS_PATH = "/monitoring/prometheus/metrics"
-_SUM = re.compile(r"^(:?[A-Za-z_:0-9]+)_(sum|count)(?:\{.*\})? (\S+)$", re.MULTILINE)
+_SUM = re.compile(r"^(:?[A-Za-z_:0-9]+)_(sum|count)(?:\{.*\})? (\d\S*)$", re.MULTILINE)
 _REQUEST = ":tensorflow:serving:request_latency"
 _RUNTIME = ":tensorflow:serving:runtime_latency"
 _QUEUE = ":tensorflow:serving:batching_session:queuing_latency"
@@ -56,12 +57,17 @@ class Split:
 
 
 def parse_page(page: str, at_s: float) -> Sample:
-    """Reads a Prometheus text page."""
+    """Reads a Prometheus text page; what is no number there, or none of a sum, is left out."""
     sums: dict[str, float] = {}
     counts: dict[str, float] = {}
     for name, what, value in _SUM.findall(page):
         table = sums if what == "sum" else counts
-        table[name] = table.get(name, 0.0) + float(value)
+        try:
+            total = table.get(name, 0.0) + float(value)
+        except ValueError:
+            continue
+        if math.isfinite(total):
+            table[name] = total
     return Sample(at_s=at_s, sums=sums, counts=counts)
 
 
@@ -119,5 +125,5 @@ class Watcher:
             cancel()
         if outcome is not Outcome.OK or not isinstance(body, bytes):
             return False
-        self.samples.append(parse_page(body.decode(), time.perf_counter() - begin))
+        self.samples.append(parse_page(body.decode(errors="replace"), time.perf_counter() - begin))
         return True

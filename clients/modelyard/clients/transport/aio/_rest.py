@@ -88,10 +88,10 @@ class _Channel(Channel):
         try:
             self._answer.send(data)
         except StopIteration as stop:
-            if self._reader.empty:
-                waiter.set_result(stop.value)
-            else:
-                self.fail(EOFError("the server sent more than an answer"))
+            reply: Reply = stop.value
+            # What comes after an answer would be taken for the next call's.
+            reply.reusable = reply.reusable and self._reader.empty
+            waiter.set_result(reply)
         except ModelyardError as exc:
             self.fail(exc)
 

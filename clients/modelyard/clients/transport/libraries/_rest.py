@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import httpx
@@ -59,7 +60,9 @@ class AsyncHttpxTransport(_Requests):
 
     def __init__(self, address: Address, options: ClientOptions) -> None:
         super().__init__(address, options)
-        self._client = httpx.AsyncClient(verify=_context(address, options), limits=_limits(options))
+        self._client = httpx.AsyncClient(
+            verify=_context(address, options), limits=_limits(options), cookies=_no_cookies()
+        )
         # httpcore goes through all calls that wait for a connection whenever one begins or ends, and its deadlines wait
         # with them: it gets no more calls than it has connections.
         self._slots = asyncio.Semaphore(options.max_connections)
@@ -87,7 +90,7 @@ class HttpxTransport(_Requests):
 
     def __init__(self, address: Address, options: ClientOptions) -> None:
         super().__init__(address, options)
-        self._client = httpx.Client(verify=_context(address, options), limits=_limits(options))
+        self._client = httpx.Client(verify=_context(address, options), limits=_limits(options), cookies=_no_cookies())
 
     def send(self, send: Send[object]) -> Answer:
         url = self._url + send.call.path
@@ -136,6 +139,11 @@ def _context(address: Address, options: ClientOptions) -> ssl.SSLContext:
     return ssl_context(options.tls) if address.secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
+def _no_cookies() -> CookieJar:
+    # A server could have each request carry more of them.
+    return CookieJar(DefaultCookiePolicy(allowed_domains=()))
+
+
 def _limits(options: ClientOptions) -> httpx.Limits:
     return httpx.Limits(
         max_connections=options.max_connections,
@@ -148,7 +156,13 @@ def _error(exc: httpx.HTTPError | httpx.InvalidURL, url: str) -> ModelyardError:
     reason = str(exc).rstrip(".") or type(exc).__name__
     if isinstance(exc, httpx.TimeoutException):
         return DeadlineExceededError(f"{url}: no answer in time ({type(exc).__name__}).")
-    if isinstance(exc, (httpx.InvalidURL, httpx.LocalProtocolError, httpx.UnsupportedProtocol)):
+    if isinstance(exc, httpx.LocalProtocolError):
+        # Its text may hold a header's value, which may be a key.
+        return InvalidRequestError(
+            f"{url} cannot be asked: a header's value (token, metadata) has a character that HTTP does not allow, or a "
+            "space around it."
+        )
+    if isinstance(exc, (httpx.InvalidURL, httpx.UnsupportedProtocol)):
         return InvalidRequestError(f"{url} cannot be asked: {reason}.")
     # A server that goes away closes the connection without an answer, which httpx counts as a protocol error.
     if isinstance(exc, (httpx.NetworkError, httpx.ProxyError)) or "disconnected" in reason:
