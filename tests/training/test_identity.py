@@ -113,6 +113,26 @@ def test_what_cannot_be_written_down_is_asked_for(tmp_path: Path) -> None:
     assert same_values(restore(tmp_path, ObjectTask(values=np.zeros(3))).task, task)
 
 
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        ({"made": {"by": "os:mkdir", "arguments": {"path": "FOLDER"}}}, "os:mkdir is no class of what a run has"),
+        ({"made": {"by": "subprocess:Popen", "arguments": {"args": "FOLDER"}}}, "subprocess:Popen is no class of what"),
+        ({"name": "os:mkdir"}, "os:mkdir is no function or class"),
+    ],
+)
+def test_a_run_s_file_calls_nothing_but_what_runs_have(
+    run: tuple[ToyTask, Path], tmp_path: Path, argument: dict[str, Any], reason: str
+) -> None:
+    file = run[1] / "run.json"
+    document = json.loads(file.read_text())
+    text = json.dumps({**document, "arguments": {"hostile": argument}})
+    file.write_text(text.replace("FOLDER", str(tmp_path / "made")))
+    with pytest.raises(ConfigurationError, match=reason):
+        restore(run[1])
+    assert not (tmp_path / "made").exists()
+
+
 def test_a_task_that_is_not_there_and_a_folder_that_says_nothing(
     run: tuple[ToyTask, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:

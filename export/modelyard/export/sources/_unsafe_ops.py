@@ -7,7 +7,7 @@ SavedModel has a ``RestoreV2``, which is how its own variables come in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
@@ -21,17 +21,41 @@ if TYPE_CHECKING:
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
 PYTHON_OPS = frozenset({"EagerPyFunc", "GeneratorDataset", "NumpyFunction", "PyFunc", "PyFuncStateless"})
-FILE_OPS = frozenset(
+#: How variables come and go.
+SAVER_OPS = frozenset(
     {
-        "CreateSummaryFileWriter", "DeleteOldDirs", "FileSystemSetConfiguration", "FixedLengthRecordDataset",
-        "FixedLengthRecordDatasetV2", "FixedLengthRecordReader", "FixedLengthRecordReaderV2", "LMDBDataset",
-        "LMDBReader", "LoadDataset", "LoadDatasetV2", "MatchingFiles", "MatchingFilesDataset", "MergeV2Checkpoints",
-        "ReadFile", "Restore", "RestoreSlice", "RestoreV2", "Save", "SaveDataset", "SaveDatasetV2", "SaveSlices",
-        "SaveV2", "SnapshotDataset", "SnapshotDatasetV2", "SqlDataset", "TFRecordDataset", "TFRecordDatasetV2",
-        "TFRecordReader", "TFRecordReaderV2", "TextLineDataset", "TextLineReader", "TextLineReaderV2",
-        "WholeFileReader", "WholeFileReaderV2", "WriteFile",
+        "MergeV2Checkpoints", "Restore", "RestoreSlice", "RestoreV2", "Save", "SaveSlices", "SaveV2",
     }
 )  # fmt: skip
+FILE_OPS = SAVER_OPS | frozenset(
+    {
+        "CSVDataset", "CSVDatasetV2", "CacheDataset", "CacheDatasetV2", "CalibrationStatisticsSaver",
+        "CreateSummaryDbWriter", "CreateSummaryFileWriter", "DTensorRestoreV2", "DatasetToTFRecord", "DebugIdentity",
+        "DebugIdentityV2", "DebugIdentityV3", "DebugNanCount", "DebugNumericSummary", "DeleteOldDirs",
+        "DistributedSave", "DumpTensor", "ExperimentalCSVDataset", "ExperimentalDatasetToTFRecord",
+        "ExperimentalLMDBDataset", "ExperimentalMatchingFilesDataset", "ExperimentalSqlDataset",
+        "FileSystemSetConfiguration", "FixedLengthRecordDataset", "FixedLengthRecordDatasetV2",
+        "FixedLengthRecordReader", "FixedLengthRecordReaderV2", "GenerateVocabRemapping", "ImmutableConst",
+        "LMDBDataset", "LMDBReader", "ListSnapshotChunksDataset", "LoadAndRemapMatrix", "LoadDataset", "LoadDatasetV2",
+        "MatchingFiles", "MatchingFilesDataset", "ReadFile", "RecordInput", "SaveDataset", "SaveDatasetV2",
+        "SnapshotChunkDataset", "SnapshotDataset", "SnapshotDatasetReader", "SnapshotDatasetV2",
+        "SnapshotNestedDatasetReader", "SqlDataset", "TFRecordDataset", "TFRecordDatasetV2", "TFRecordReader",
+        "TFRecordReaderV2", "TextLineDataset", "TextLineReader", "TextLineReaderV2", "WholeFileReader",
+        "WholeFileReaderV2", "WriteFile",
+    }
+)  # fmt: skip
+#: They ask other machines, or run a graph that they have as bytes, whose operations nobody has seen.
+OTHER_OPS = frozenset(
+    {
+        "DataServiceDataset", "DataServiceDatasetV2", "DataServiceDatasetV3", "DataServiceDatasetV4",
+        "DatasetFromGraph", "MlirPassthroughOp", "RegisterDataset", "RegisterDatasetV2", "RemoteFusedGraphExecute",
+        "RpcClient", "RpcServer",
+    }
+)  # fmt: skip
+#: They read a file where this attribute names one.
+_ATTRIBUTES = {"FixedUnigramCandidateSampler": "vocab_file", "Skipgram": "filename"}
+#: What a loader calls of a resource, a table for example.
+_RESOURCE_CALLS = ("_create_resource", "_initialize", "_destroy_resource")
 _INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
 
 
@@ -58,12 +82,38 @@ def unsafe_ops(graph: MetaGraphDef) -> tuple[str, ...]:
         roots += [info.name for info in (*definition.inputs.values(), *definition.outputs.values())]
     for name in _INIT_COLLECTIONS:
         roots += graph.collection_def[name].node_list.value if name in graph.collection_def else []
-    found = {_unsafe(node) for node in reachable(graph.graph_def, roots)}
+    found = {_unsafe(node) for node in reachable(graph.graph_def, roots, _called_by_loaders(graph))}
+    saver = [graph.saver_def.restore_op_name, graph.saver_def.filename_tensor_name]
+    found |= {_unsafe(node) for node in reachable(graph.graph_def, saver)} - SAVER_OPS
     return tuple(sorted(name for name in found if name))
 
 
+def _called_by_loaders(graph: MetaGraphDef) -> set[str]:
+    """Functions that loading calls by themselves: of resources, and of objects that restore themselves."""
+    nodes = graph.object_graph_def.nodes
+    called = {
+        child.node_id
+        for node in nodes
+        if node.WhichOneof("kind") == "resource"
+        for child in node.children
+        if child.local_name in _RESOURCE_CALLS
+    }
+    for node in nodes:
+        for saveable in node.saveable_objects.values():
+            called |= {saveable.save_function, saveable.restore_function}
+    functions: set[str] = set()
+    for number in called:
+        if 0 <= number < len(nodes):
+            functions |= {*nodes[number].function.concrete_functions}
+            functions.add(nodes[number].bare_concrete_function.concrete_function_name)
+    return functions
+
+
 def check_ops(directory: Path, graph: MetaGraphDef) -> None:
-    """Refuses a SavedModel with such operations."""
+    """Refuses a SavedModel with such operations, and one whose assets are not its own files."""
+    for asset in graph.asset_file_def:
+        if PurePosixPath(asset.filename).is_absolute() or ".." in PurePosixPath(asset.filename).parts:
+            raise ConversionError(f"{directory} names an asset outside of its folder: {asset.filename!r}.")
     names = unsafe_ops(graph)
     if names:
         raise ConversionError(
@@ -74,7 +124,9 @@ def check_ops(directory: Path, graph: MetaGraphDef) -> None:
 
 
 def _unsafe(node: NodeDef) -> str:
-    if node.op in PYTHON_OPS or node.op in FILE_OPS:
+    if node.op in PYTHON_OPS or node.op in FILE_OPS or node.op in OTHER_OPS:
+        return str(node.op)
+    if node.op in _ATTRIBUTES and node.attr[_ATTRIBUTES[node.op]].s:
         return str(node.op)
     # It prints to the streams of the process, or to any file.
     if node.op == "PrintV2" and node.attr["output_stream"].s.startswith(b"file://"):
@@ -82,13 +134,13 @@ def _unsafe(node: NodeDef) -> str:
     return ""
 
 
-def reachable(graph: GraphDef, roots: Iterable[str]) -> Iterator[NodeDef]:
-    """Nodes that the roots depend on, with the whole body of every function that they call."""
+def reachable(graph: GraphDef, roots: Iterable[str], functions: Iterable[str] = ()) -> Iterator[NodeDef]:
+    """Nodes that the roots depend on, with the whole body of every function that they call, or that is named."""
     nodes: Mapping[str, NodeDef] = {node.name: node for node in graph.node}
     bodies: Mapping[str, FunctionDef] = {body.signature.name: body for body in graph.library.function}
     waiting = [_node_name(name) for name in roots]
     seen: set[str] = set()
-    called: set[str] = set()
+    called: set[str] = set(functions)
     while waiting:
         name = waiting.pop()
         if name in seen or name not in nodes:
@@ -109,9 +161,14 @@ def reachable(graph: GraphDef, roots: Iterable[str]) -> Iterator[NodeDef]:
 
 
 def _functions(node: NodeDef) -> set[str]:
-    names = {called.name for value in node.attr.values() for called in (value.func, *value.list.func) if called.name}
     # A function may also be called as if it were an operation.
-    return names | {node.op}
+    names, waiting = {node.op}, list(node.attr.values())
+    while waiting:
+        value = waiting.pop()
+        for called in (value.func, *value.list.func):
+            names.add(called.name)
+            waiting += called.attr.values()
+    return names
 
 
 def _node_name(tensor: str) -> str:

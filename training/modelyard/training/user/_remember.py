@@ -68,7 +68,12 @@ def encode(value: object) -> Any:
 
 
 def decode(value: object) -> Any:
-    """What :func:`encode` was given."""
+    """What :func:`encode` was given.
+
+    Raises:
+        ConfigurationError: A name cannot be imported, or is of something that a run never has: whoever wrote the file
+            would have it called.
+    """
     if isinstance(value, list):
         return [decode(each) for each in value]
     if not isinstance(value, dict):
@@ -79,9 +84,15 @@ def decode(value: object) -> Any:
     if kind == "tuple":
         return tuple(decode(each) for each in content)
     if kind == "name":
-        return find_object(content)
+        found = find_object(content)
+        if not (inspect.isfunction(found) or inspect.isclass(found)):
+            raise ConfigurationError(f"{content} is no function or class; expected one of those in a run.")
+        return found
     if kind == "made":
-        return find_object(content["by"])(**{name: decode(each) for name, each in content["arguments"].items()})
+        maker = find_object(content["by"])
+        if not (inspect.isclass(maker) and (issubclass(maker, RemembersArguments) or dataclasses.is_dataclass(maker))):
+            raise ConfigurationError(f"{content['by']} is no class of what a run has: a task, a source or a dataclass.")
+        return maker(**{name: decode(each) for name, each in content["arguments"].items()})
     if kind == "keras":
         import keras
 
