@@ -44,6 +44,15 @@ for line in sys.stdin.buffer:
 """
 
 
+def printable(text: str, *, keep: str = "") -> str:
+    """A text whose other characters are escapes: names come from models and servers, and a terminal obeys some."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in keep else each.encode("unicode_escape").decode() for each in text
+    )
+
+
 def take_verbose(arguments: Sequence[str]) -> list[str]:
     """Takes ``--verbose`` out of a command line: where it is given, this process and its children show everything."""
     end = arguments.index("--") if "--" in arguments else len(arguments)

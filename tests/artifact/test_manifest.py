@@ -127,11 +127,19 @@ def test_every_wrong_type_is_named(manifest: Manifest, value: object) -> None:
         ({"schema_version": 2}, "schema_version 2; this modelyard reads 1"),
         ({"signatures": []}, "expected dict; received list"),
         ({"runtime": 3}, "manifest.json.runtime: expected str; received int"),
+        ({"created": "\ud800"}, "manifest.json.created: .*surrogates not allowed"),
     ],
 )
 def test_a_wrong_field_is_named(manifest: Manifest, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ManifestError, match=message):
         Manifest.from_json(json.dumps(document_of(manifest) | change))
+
+
+def test_numbers_that_are_no_float_are_named(manifest: Manifest) -> None:
+    document = document_of(manifest)
+    document["source"]["metrics"] = {"accuracy": 10**400}
+    with pytest.raises(ManifestError, match="source.metrics.accuracy: int too large to convert to float"):
+        Manifest.from_json(json.dumps(document))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", "[" * 100_000])

@@ -82,6 +82,17 @@ def test_listing(model_dir: Path) -> None:
     assert infos[0].manifest is not None and infos[0].bytes > 1000
 
 
+def test_a_terminal_gets_no_escapes_from_a_repository(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (model_dir / "labels.json").write_text(json.dumps({"\x1b]0;mine\x07\nok m 9": 1}))
+    assert main(["ls", str(model_dir)]) == 0
+    shown = capsys.readouterr().out
+    assert "\\x1b]0;mine\\x07\\nok m 9" in shown and "\x1b" not in shown
+    (model_dir / "1" / "more\x1b[2K").write_text("")
+    assert main(["verify", str(model_dir)]) == 1
+    shown = capsys.readouterr().out
+    assert "more\\x1b[2K" in shown and "\x1b" not in shown
+
+
 def test_versions_by_number_label_and_latest(model_dir: Path) -> None:
     write_labels(model_dir, {"stable": 2, "gone": 9})
     assert [find_version(model_dir, name).number for name in ("1", "stable", "latest")] == [1, 2, 3]

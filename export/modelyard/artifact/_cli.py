@@ -32,6 +32,7 @@ from modelyard.artifact._remote import Location, locate
 from modelyard.artifact._repository import AnyVersion, list_versions
 from modelyard.artifact._signature import DEFAULT_SIGNATURE
 from modelyard.artifact._signing import generate_key, load_signing_key, load_trusted_keys
+from modelyard.console import printable
 from modelyard.errors import ArtifactError, ConfigurationError, ModelNotFoundError, ModelyardError
 
 _EXAMPLES = """\
@@ -173,7 +174,7 @@ def _by_importance(metric: str) -> tuple[bool, bool, str]:
 
 def _show(arguments: argparse.Namespace) -> int:
     version = find_version(arguments.path, arguments.version)
-    _write([json.dumps(json.loads(read_manifest(version.path).to_json()), indent=2)])
+    _write(json.dumps(json.loads(read_manifest(version.path).to_json()), indent=2).splitlines())
     return 0
 
 
@@ -274,9 +275,10 @@ def _say(arguments: argparse.Namespace, version: AnyVersion, what: str) -> int:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _write(lines: Iterable[str]) -> None:
-    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.write("\n".join(map(printable, lines)) + "\n")

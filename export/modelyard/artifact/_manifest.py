@@ -218,12 +218,11 @@ def _read(kind: Any, value: object, place: str) -> object:
             raise ManifestError(f"{place}: expected {known}; received {value!r}.")
         return value
     if origin is tuple:
-        items = enumerate(_expect(list, value, place))
-        return tuple(_read(arguments[0], item, f"{place}[{index}]") for index, item in items)
+        found = enumerate(_expect(list, value, place))
+        return tuple(_read(arguments[0], item, f"{place}[{index}]") for index, item in found)
     if origin is Mapping:
-        return {
-            name: _read(arguments[1], each, f"{place}.{name}") for name, each in _expect(dict, value, place).items()
-        }
+        items = _expect(dict, value, place).items()
+        return {_expect(str, name, place): _read(arguments[1], each, f"{place}.{name}") for name, each in items}
     return value if kind is Any else _expect(kind, value, place)
 
 
@@ -233,6 +232,14 @@ def _expect(kind: type[_T], value: object, place: str) -> _T:
     if not isinstance(value, kinds) or (isinstance(value, bool) and kind is not bool):
         names = " or ".join(each.__name__ for each in kinds)
         raise ManifestError(f"{place}: expected {names}; received {type(value).__name__}.")
+    try:
+        # JSON can spell what these cannot hold.
+        if isinstance(value, str):
+            value.encode()
+        elif kind is float:
+            float(value)  # type: ignore[arg-type]
+    except (UnicodeEncodeError, OverflowError) as exc:
+        raise ManifestError(f"{place}: {exc}.") from exc
     return value  # type: ignore[return-value]
 
 

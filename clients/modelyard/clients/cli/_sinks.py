@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from modelyard.clients.api import RowResult
 from modelyard.clients.values import plain_value
+from modelyard.console import printable
 from modelyard.errors import ConfigurationError, InvalidRequestError
 
 _FORMATS = ("csv", "jsonl", "npz")
@@ -138,7 +139,7 @@ class Lines(_Text):
             return
         label, probability = _label(result.outputs)
         with self._writing():
-            self._file.write(f"{name}\t{label}\t{probability:.4f}\n")
+            self._file.write(f"{name}\t{printable(label)}\t{probability:.4f}\n")
 
 
 class JsonLines(_Text):
