@@ -165,6 +165,10 @@ GOOD = {
 }
 BAD = {
     "another protocol": b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n",
+    "frames of one byte": frame(SETTINGS, 0, 0, b"\0\5\0\0\0\1"),
+    "frames of 4 GB": frame(SETTINGS, 0, 0, b"\0\5\xff\xff\xff\xff"),
+    "a window of 4 GB": frame(SETTINGS, 0, 0, b"\0\4\xff\xff\xff\xff"),
+    "a large ping": HELLO + frame(PING, 0, 0, b"x" * 1000),
     "no settings": frame(PING, 0, 0, b"12345678"),
     "endless frame": HELLO + b"\x10\0\1" + bytes([DATA, 0, 0, 0, 0, 1]),
     "nothing continued": HELLO + frame(CONTINUATION, END_HEADERS, 1, OK),

@@ -14,11 +14,11 @@ from tests.packaging.conftest import ROOT, library_files, room_of
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "wire": {"errors"},
-    "clients": {"errors", "wire"},
+    "clients": {"errors", "console", "wire"},
     "cli": {"errors", "console"},
     "console": {"errors", "lazy"},
     "lazy": {"errors"},
-    "artifact": {"errors", "lazy", "wire"},
+    "artifact": {"errors", "console", "lazy", "wire"},
     "reports": {"errors", "lazy"},
     "batch": {"errors", "console", "lazy", "wire", "artifact", "clients", "serving"},
     "deploy": {"errors", "lazy"},

@@ -19,6 +19,7 @@ _PADDED = 0x8
 _HAS_PRIORITY = 0x20
 _SETTING_STREAMS, _SETTING_WINDOW, _SETTING_FRAME = 3, 4, 5
 _HEAD = 9
+_PING_SIZE = 8
 #: The head of a frame: its size in two parts, its kind, its flags, its stream.
 _FRAME_HEAD = struct.Struct(">HBBBI")
 #: The same, and the head of a message in it: whether it is compressed, and its length.
@@ -218,6 +219,8 @@ class Connection:
         elif kind == _SETTINGS and not flags & _ACK:
             self._settings(payload)
         elif kind == _PING and not flags & _ACK:
+            if len(payload) != _PING_SIZE:
+                raise ProtocolError(f"An HTTP/2 peer sent a PING of {len(payload)} bytes; it has 8.")
             self._out.append(_frame(_PING, _ACK, 0, payload))
         elif kind == _WINDOW:
             self._widen(number, int.from_bytes(payload) & _LARGEST_WINDOW)
@@ -264,8 +267,13 @@ class Connection:
             if number == _SETTING_STREAMS:
                 self.most_streams = value
             elif number == _SETTING_FRAME:
+                # RFC 9113, section 6.5.2: a request in frames of one byte would take 400 times its size.
+                if not _FIRST_FRAME <= value < 1 << 24:
+                    raise ProtocolError(f"An HTTP/2 peer asked for frames of {value} bytes; 16,384 are the least.")
                 self._frame_size = value
             elif number == _SETTING_WINDOW:
+                if value > _LARGEST_WINDOW:
+                    raise ProtocolError(f"An HTTP/2 peer opened a window of {value} bytes; {_LARGEST_WINDOW} are most.")
                 change = value - self._first_window
                 self._first_window = value
                 for stream in self.streams.values():
