@@ -42,7 +42,7 @@ from tests.support.models import publish_affine
 _WORDS = [b"[" * 5000, b'{"a":' * 3000, b"9" * 5000, b"\\ud800", b"\0", b"\xff\xfe", b"-1", b"1e999", b"null", b'"']
 
 
-def _broken(scratch: Scratch, seeds: list[bytes], read: Callable[[bytes], Any]) -> Result:
+def broken(scratch: Scratch, seeds: list[bytes], read: Callable[[bytes], Any]) -> Result:
     """Breaks seeds for a while; a reader may refuse with an error of ours, within a second, and keeps nothing."""
     rng, count, refused, slowest = random.Random(25), 0, Counter[str](), 0.0
     # As a server does: glibc keeps freed megabytes, more of them in a process that did other things before.
@@ -75,7 +75,7 @@ def _broken(scratch: Scratch, seeds: list[bytes], read: Callable[[bytes], Any]) 
 def manifests(scratch: Scratch) -> Result:
     """Of a version that is served."""
     seed = (publish_affine(scratch.folder / "m", slope=2.0, intercept=1.0).path / MANIFEST_NAME).read_bytes()
-    return _broken(scratch, [seed, json.dumps(json.loads(seed)).encode()], lambda data: parse_manifest(data, Path("m")))
+    return broken(scratch, [seed, json.dumps(json.loads(seed)).encode()], lambda data: parse_manifest(data, Path("m")))
 
 
 @case("malformed", "labels.json, in process", own=True)
@@ -86,7 +86,7 @@ def labels(scratch: Scratch) -> Result:
         (scratch.folder / LABELS_NAME).write_bytes(content)
         read_labels(scratch.folder)
 
-    return _broken(scratch, [b'{"stable": 3, "canary": 12}'], read)
+    return broken(scratch, [b'{"stable": 3, "canary": 12}'], read)
 
 
 @case("malformed", "model config files, in process", own=True)
@@ -100,7 +100,7 @@ def text_protos(scratch: Scratch) -> Result:
         path.write_bytes(content)
         read_text_proto(path, serving_pb2.ModelServerConfig(), flag="--model_config_file")
 
-    return _broken(scratch, [seed], read)
+    return broken(scratch, [seed], read)
 
 
 @case("malformed", "warm-up files, in process", own=True)
@@ -113,7 +113,7 @@ def records(scratch: Scratch) -> Result:
         path.write_bytes(content)
         list(read_records(path))
 
-    return _broken(scratch, [seed], read)
+    return broken(scratch, [seed], read)
 
 
 @case("malformed", "tf.Example, in process", own=True)
@@ -126,7 +126,7 @@ def examples(scratch: Scratch) -> Result:
     specs = [("x", "float32", (3,)), ("n", "int64", ()), ("s", "string", ())]
     features = [FeatureSpec(name=name, dtype=dtype, shape=shape) for name, dtype, shape in specs]
     decode = ExampleDecode(input="inputs", features=tuple(features))
-    return _broken(scratch, [example.SerializeToString()], lambda data: decode_examples([data, data], decode))
+    return broken(scratch, [example.SerializeToString()], lambda data: decode_examples([data, data], decode))
 
 
 @case("malformed", "TensorProto, in process", own=True)
@@ -148,7 +148,7 @@ def tensors(scratch: Scratch) -> Result:
             return
         tensor_to_array(tensor)
 
-    return _broken(scratch, seeds, read)
+    return broken(scratch, seeds, read)
 
 
 def _png(width: int, height: int, pixels: bytes) -> bytes:
@@ -168,7 +168,7 @@ def images(scratch: Scratch) -> Result:
         file = io.BytesIO()
         Image.fromarray(np.arange(1200, dtype=np.uint8).reshape(20, 20, 3)).save(file, kind)
         seeds.append(file.getvalue())
-    return _broken(scratch, seeds, lambda data: decode_image(data, 3))
+    return broken(scratch, seeds, lambda data: decode_image(data, 3))
 
 
 @case("malformed", "small bodies that once held everybody up", transports=("native", "python"), short=False)

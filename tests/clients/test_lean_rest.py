@@ -121,7 +121,7 @@ def test_limits_hold_for_every_framing(name: str) -> None:
 
 def test_addresses_of_a_name_share_the_time_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     with contextlib.ExitStack() as stack:
-        port = stack.enter_context(peer(_say(GOOD["length"])))
+        port = stack.enter_context(peer(_say(GOOD["until the end"])))
         for host in ("127.0.0.2", "127.0.0.3"):
             # Nobody accepts here, so that the system lets further connections wait.
             listener = stack.enter_context(socket.create_server((host, port), backlog=0))

@@ -162,7 +162,7 @@ def test_metadata_from_json() -> None:
     pseudo = metadata.signatures["__saved_model_init_op"]
     assert pseudo.outputs["__saved_model_init_op"].dtype == "invalid"
     # It cannot be called: a model does not offer it.
-    model = Model(prediction_from_json, metadata, version=None, label=None)
+    model = Model(prediction_from_json, "m", metadata, version=None, label=None)
     assert set(model.signatures) == set(metadata.callable_signatures) == {"serving_default"}
     assert "init_op" not in repr(model)
 

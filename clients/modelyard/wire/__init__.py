@@ -37,6 +37,7 @@ from modelyard.wire._tensors import (
     shape_from_proto,
     shape_to_proto,
     tensor_to_array,
+    tensors_to_arrays,
 )
 from modelyard.wire._tfrecord import crc32c, frame_record, read_records
 from modelyard.wire._varint import decimal, varint
@@ -81,6 +82,7 @@ __all__ = [
     "shape_to_proto",
     "tensor_to_array",
     "tensorflow_pb2",
+    "tensors_to_arrays",
     "traffic_pb2",
     "varint",
 ]

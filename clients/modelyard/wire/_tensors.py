@@ -9,7 +9,7 @@ rest is dropped; no shape means a scalar.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ _PACKED_TAGS = {"float_val": b"\x2a", "double_val": b"\x32", "scomplex_val": b"\
 MAX_ELEMENTS = 1 << 31
 #: More dimensions than this numpy does not have.
 MAX_RANK = 64
-#: Repeating the last value lets a few bytes ask for any amount of memory: up to here they get it.
+#: Repeating the last value lets a few bytes ask for any amount of memory: the tensors of one message get this much.
 MAX_FILLED_BYTES = 1 << 26
 
 
@@ -158,6 +158,33 @@ def tensor_to_array(tensor: tensorflow_pb2.TensorProto, *, name: str = "tensor")
         RequestTooLargeError: A few values were to fill a huge tensor.
         UnsupportedError: The dtype is known to TensorFlow but cannot be exchanged.
     """
+    return _decode(tensor, name, MAX_FILLED_BYTES)[0]
+
+
+def tensors_to_arrays(tensors: Mapping[str, tensorflow_pb2.TensorProto]) -> dict[str, npt.NDArray[Any]]:
+    """Decodes the tensors of one message, which share what a few values may fill.
+
+    Args:
+        tensors: By name.
+
+    Returns:
+        The arrays by name, as :func:`tensor_to_array` makes them.
+
+    Raises:
+        InvalidInputError: As :func:`tensor_to_array`.
+        RequestTooLargeError: A few values were to fill huge tensors, together.
+        UnsupportedError: As :func:`tensor_to_array`.
+    """
+    arrays = {}
+    room = MAX_FILLED_BYTES
+    for name, tensor in tensors.items():
+        arrays[name], filled = _decode(tensor, name, room)
+        room -= filled
+    return arrays
+
+
+def _decode(tensor: tensorflow_pb2.TensorProto, name: str, room: int) -> tuple[npt.NDArray[Any], int]:
+    """The array, and its bytes where fewer values than that were sent."""
     try:
         dtype = dtype_by_enum(tensor.dtype)
     except InvalidInputError as exc:
@@ -165,16 +192,18 @@ def tensor_to_array(tensor: tensorflow_pb2.TensorProto, *, name: str = "tensor")
     shape = _shape(tensor, name)
     count = math.prod(shape)
     if tensor.tensor_content:
-        return _from_content(tensor.tensor_content, dtype, shape, name)
+        return _from_content(tensor.tensor_content, dtype, shape, name), 0
     values = getattr(tensor, dtype.field)
-    size = count * (8 if dtype.numpy is None else dtype.numpy.itemsize)
-    if len(values) < count and size > MAX_FILLED_BYTES:
+    filled = 0 if len(values) >= count else count * (8 if dtype.numpy is None else dtype.numpy.itemsize)
+    if filled > room:
         raise RequestTooLargeError(
-            f"tensor parsing error: {name} (shape {list(shape)} of {dtype.name} takes {size} bytes, but only "
-            f"{len(values)} values were sent; a tensor larger than {MAX_FILLED_BYTES} bytes must be sent in full)"
+            f"tensor parsing error: {name} (shape {list(shape)} of {dtype.name} takes {filled} bytes, but only "
+            f"{len(values)} values were sent; tensors larger than {MAX_FILLED_BYTES} bytes must be sent in full, and "
+            "so must those that are larger together)"
         )
     if dtype.name == "string":
-        return _fill(_bytes_array(list(values[:count]), (min(len(values), count),)), count, b"").reshape(shape)
+        strings = _bytes_array(list(values[:count]), (min(len(values), count),))
+        return _fill(strings, count, b"").reshape(shape), filled
     if dtype.field == "half_val":
         flat = np.fromiter(values, dtype=np.int64, count=len(values)).astype(np.uint16).view(_storage(dtype, name))
     elif dtype.name in ("complex64", "complex128"):
@@ -189,7 +218,7 @@ def tensor_to_array(tensor: tensorflow_pb2.TensorProto, *, name: str = "tensor")
         flat = np.array(values, dtype=np.int32).astype(_storage(dtype, name))
     else:
         flat = np.array(values, dtype=_storage(dtype, name))
-    return _fill(flat[:count], count, 0).reshape(shape)
+    return _fill(flat[:count], count, 0).reshape(shape), filled
 
 
 def _storage(dtype: DType, name: str) -> np.dtype[Any]:

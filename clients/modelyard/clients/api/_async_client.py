@@ -277,7 +277,7 @@ class AsyncClient:
             ModelyardError: As :meth:`predict`.
         """
         metadata = await self.metadata(name, version=version, label=label, timeout_s=timeout_s)
-        return AsyncModel(self.predict, metadata, version=version, label=label)
+        return AsyncModel(self.predict, name, metadata, version=version, label=label)
 
     async def metadata(
         self, model: str, *, version: int | None = None, label: str | None = None, timeout_s: float | None = None

@@ -273,7 +273,7 @@ class Client:
             ModelyardError: As :meth:`predict`.
         """
         metadata = self.metadata(name, version=version, label=label, timeout_s=timeout_s)
-        return Model(self.predict, metadata, version=version, label=label)
+        return Model(self.predict, name, metadata, version=version, label=label)
 
     def metadata(
         self, model: str, *, version: int | None = None, label: str | None = None, timeout_s: float | None = None

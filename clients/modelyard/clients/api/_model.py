@@ -146,19 +146,21 @@ class BaseModel(Generic[_T]):
     """
 
     def __init__(
-        self, predict: Callable[..., _T], metadata: ModelMetadata, *, version: int | None, label: str | None
+        self, predict: Callable[..., _T], name: str, metadata: ModelMetadata, *, version: int | None, label: str | None
     ) -> None:
+        # Not the name that the server has answered: it could send the calls, and their token, to another model.
+        self._name = name
         self.metadata = metadata
         bound = {
-            name: BoundSignature(predict, metadata.model, info, version=version, label=label)
-            for name, info in metadata.callable_signatures.items()
+            signature: BoundSignature(predict, name, info, version=version, label=label)
+            for signature, info in metadata.callable_signatures.items()
         }
-        self.signatures: Signatures[_T] = Signatures(bound, metadata.model)
+        self.signatures: Signatures[_T] = Signatures(bound, name)
 
     @property
     def name(self) -> str:
         """Name of the model."""
-        return self.metadata.model
+        return self._name
 
     @property
     def version(self) -> int | None:

@@ -16,6 +16,7 @@ from modelyard.clients.http._short import cache_short
 from modelyard.clients.protocols import Call
 from modelyard.clients.transport import Address, ClientOptions
 from modelyard.errors import InvalidRequestError, ProtocolError
+from modelyard.wire import decimal
 
 _T = TypeVar("_T")
 _MAX_HEAD = 1 << 16
@@ -141,19 +142,18 @@ class Reader:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _chunks(self, url: str, limit: int | None) -> Bytes[bytes]:
-        parts: list[bytes] = []
-        size = 0
+        # One object: chunks of two bytes would take 60 times their size.
+        body = bytearray()
         while True:
             line = yield from self._line(url)
             length = _number(line.partition(";")[0].strip(), 16, url)
-            size += length
-            if limit is not None and size > limit:
+            if limit is not None and len(body) + length > limit:
                 raise too_large(url, limit)
             if not length:
                 while (yield from self._line(url)):
                     pass
-                return b"".join(parts)
-            parts.append((yield from self._exactly(length)))
+                return bytes(body)
+            body += yield from self._exactly(length)
             if (yield from self._line(url)):
                 raise ProtocolError(
                     f"{url} did not answer in HTTP as expected: a chunk has another length than it says."
@@ -191,7 +191,7 @@ class Reader:
 def _parsed(head: bytes) -> _Head:
     lines = head.decode("latin-1").split("\r\n")
     parts = lines[0].split(" ", 2)
-    if len(parts) < 2 or parts[0] not in ("HTTP/1.1", "HTTP/1.0") or not parts[1].isdecimal():
+    if len(parts) < 2 or parts[0] not in ("HTTP/1.1", "HTTP/1.0") or len(parts[1]) != 3 or decimal(parts[1]) is None:
         raise ValueError(f"its status line is {lines[0]!r}")
     headers: dict[str, str] = {}
     for line in lines[1:]:

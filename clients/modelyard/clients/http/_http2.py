@@ -30,7 +30,14 @@ _FIRST_WINDOW = 65_535
 _FIRST_FRAME = 16_384
 #: The largest frame that the server may send: fewer heads to read in large answers.
 _FRAME = 1 << 20
-_MAX_BLOCK = 1 << 16
+#: As much as grpcio takes.
+_MAX_BLOCK = 1 << 14
+#: Blocks of headers that an answer may have: one, trailers, and some interim ones (1xx).
+_MOST_BLOCKS = 16
+#: Frames that neither begin nor end a call nor move its data on; PINGs that measure a window are one a round trip.
+_MOST_CONTROL = 10_000
+#: Smaller parts of an answer are collected: an object for each takes many times their size.
+_SMALL = 4096
 #: The windows are refilled when half of them is used.
 _REFILL = 1 << 30
 #: Bytes before a message: whether it is compressed, and its length.
@@ -73,15 +80,18 @@ class Stream:
         reset: HTTP/2's code where the stream was broken off; None where it was not.
     """
 
-    __slots__ = ("done", "headers", "number", "parts", "received", "reset", "size", "trailers", "unsent", "window")
+    __slots__ = (
+        "blocks", "done", "headers", "number", "parts", "received", "reset", "size", "trailers", "unsent", "window",
+    )  # fmt: skip
 
     def __init__(self, number: int, window: int) -> None:
         self.number = number
+        self.blocks = 0
         self.window = window
         self.unsent = memoryview(b"")
         self.headers: Fields = ()
         self.trailers: Fields = ()
-        self.parts: list[bytes | memoryview] = []
+        self.parts: list[bytes | bytearray | memoryview] = []
         self.size = 0
         self.received = 0
         self.done = False
@@ -109,6 +119,7 @@ class Connection:
         self._received = 0
         self._rest = b""
         self._greeted = False
+        self._control = 0
         #: Of a frame of data that has not come as a whole: bytes missing, its stream, whether it is the last.
         self._missing = 0
         self._filling: Stream | None = None
@@ -125,6 +136,7 @@ class Connection:
         """Begins a call."""
         number = self._next
         self._next += 2
+        self._control = 0
         if self._next >= _LAST_STREAM:
             self.closing = "its numbers of streams are used up"
         stream = self.streams[number] = Stream(number, self._first_window)
@@ -166,7 +178,8 @@ class Connection:
             if self._missing:
                 size = min(self._missing, end - at)
                 self._missing -= size
-                self._take(self._filling, data if size == end else view[at : at + size], size)
+                # A view keeps all that has come with it.
+                self._take(self._filling, view[at : at + size] if size * 2 >= end else data[at : at + size], size)
                 at += size
                 if not self._missing and self._ends and self._filling is not None:
                     self._finish(self._filling, done)
@@ -186,6 +199,8 @@ class Connection:
             if kind == _DATA and not flags & _PADDED:
                 at += _HEAD
                 self._missing, self._filling, self._ends = size, self.streams.get(number), bool(flags & _END_STREAM)
+                if not size or self._filling is None:
+                    self._count()
                 if not size and self._ends and self._filling is not None:
                     self._finish(self._filling, done)
                 continue
@@ -203,12 +218,16 @@ class Connection:
     def _read(self, kind: int, flags: int, number: int, payload: bytes, done: list[Stream]) -> None:
         if self._block is not None and kind != _CONTINUATION:
             raise ProtocolError("An HTTP/2 peer broke its headers off for a frame of another kind.")
+        self._count()
         if kind in (_HEADERS, _CONTINUATION):
             self._headers(kind, flags, number, payload, done)
         elif kind == _DATA:
             stream = self.streams.get(number)
+            size = len(payload) - 1 - payload[0]
+            if size < 0:
+                raise ProtocolError(f"An HTTP/2 peer sent {payload[0]} bytes of padding in {len(payload)}.")
             self._received += 1 + payload[0]
-            self._take(stream, payload[1 : len(payload) - payload[0]], max(0, len(payload) - 1 - payload[0]))
+            self._take(stream, payload[1 : 1 + size], size)
             if flags & _END_STREAM and stream is not None:
                 self._finish(stream, done)
         elif kind == _RESET:
@@ -251,15 +270,25 @@ class Connection:
             self._block = (number, flags, block)
             return
         self._block = None
-        fields = decode(block)
         stream = self.streams.get(number)
+        # Without a table a block that nobody waits for need not be read.
         if stream is None:
             return
+        stream.blocks += 1
+        if stream.blocks > _MOST_BLOCKS:
+            raise ProtocolError(f"An HTTP/2 peer sent more than {_MOST_BLOCKS} blocks of headers in one answer.")
+        fields = decode(block)
         if flags & _END_STREAM:
             stream.trailers = fields
             self._finish(stream, done)
         elif not fields or fields[0][0] != ":status" or not fields[0][1].startswith("1"):
             stream.headers = fields
+
+    def _count(self) -> None:
+        """Counts a frame that may come without end, at no cost to the server."""
+        self._control += 1
+        if self._control > _MOST_CONTROL:
+            raise ProtocolError(f"An HTTP/2 peer sent {_MOST_CONTROL} frames that carry nothing of an answer.")
 
     def _settings(self, payload: bytes) -> None:
         for at in range(0, len(payload) - 5, 6):
@@ -299,6 +328,7 @@ class Connection:
             ends = _END_STREAM if size == len(unsent) else 0
             self._out += (_frame_head(size, _DATA, ends, stream.number), unsent[:size])
             unsent = unsent[size:]
+            self._control = 0
             self._window -= size
             stream.window -= size
         stream.unsent = unsent
@@ -308,9 +338,14 @@ class Connection:
         if self._received >= _REFILL:
             self._out.append(_frame(_WINDOW, 0, 0, self._received.to_bytes(4)))
             self._received = 0
-        if stream is None:
+        if stream is None or not size:
             return
-        stream.parts.append(part)
+        if size >= _SMALL:
+            stream.parts.append(part)
+        elif stream.parts and isinstance(last := stream.parts[-1], bytearray):
+            last += part
+        else:
+            stream.parts.append(bytearray(part))
         stream.size += size
         stream.received += size
         if stream.received >= _REFILL:
@@ -319,6 +354,7 @@ class Connection:
 
     def _finish(self, stream: Stream, done: list[Stream]) -> None:
         stream.done = True
+        self._control = 0
         del self.streams[stream.number]
         if stream.unsent and stream.reset is None:
             # The server has answered without the rest of the request, which it would have to read otherwise.

@@ -1,6 +1,7 @@
 """What every operation sends and receives, with no I/O in it."""
 
 from modelyard.clients.protocols._flows import Answer, Call, ExamplesCall, Flow, Pause, PredictCall, Protocol
+from modelyard.clients.protocols._json_arrays import numbers_of_json, strings_of_json
 from modelyard.clients.protocols._requests import (
     DEFAULT_SIGNATURE,
     Target,
@@ -45,6 +46,7 @@ __all__ = [
     "metadata_message",
     "model_path",
     "model_spec",
+    "numbers_of_json",
     "parse",
     "parse_json",
     "predict_json",
@@ -56,4 +58,5 @@ __all__ = [
     "status_from_json",
     "status_from_message",
     "status_message",
+    "strings_of_json",
 ]

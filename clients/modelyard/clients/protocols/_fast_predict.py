@@ -18,7 +18,7 @@ import numpy.typing as npt
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from modelyard.wire import array_to_tensor, dtype_by_numpy, varint
+from modelyard.wire import MAX_RANK, array_to_tensor, dtype_by_numpy, has_room, varint
 
 #: Number in ``tensorflow.DataType`` to the field of ``TensorProto`` and the dtype of its packed bytes.
 _PACKED = {1: ("float_val", "<f4"), 2: ("double_val", "<f8"), 10: ("bool_val", "|b1")}
@@ -89,17 +89,19 @@ def _array(tensor: Any) -> npt.NDArray[Any] | None:
     if tensor.tensor_shape.unknown_rank:
         return None
     shape = tuple([dim.size for dim in tensor.tensor_shape.dim])
+    if len(shape) > MAX_RANK or min(shape, default=0) < 0 or not has_room(shape):
+        return None
     packed = _PACKED.get(tensor.dtype)
     if packed is not None:
         chunks = [tensor.tensor_content] if tensor.tensor_content else getattr(tensor, packed[0])
         count = math.prod(shape)
         kind = np.dtype(packed[1])
-        if min(shape, default=0) < 0 or len(chunks) != 1 or len(chunks[0]) != count * kind.itemsize:
+        if len(chunks) != 1 or len(chunks[0]) != count * kind.itemsize:
             return None
         if kind.kind == "b" and chunks[0].translate(None, b"\0\1"):
             return None
         return np.frombuffer(chunks[0], kind).reshape(shape)
-    if tensor.tensor_content or min(shape, default=0) < 0:
+    if tensor.tensor_content:
         return None
     if tensor.dtype == _INT64 and len(tensor.int64_val) == math.prod(shape):
         return np.array(tensor.int64_val, dtype=np.int64).reshape(shape)

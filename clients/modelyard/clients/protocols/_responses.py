@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError, Message
 
 from modelyard.clients.protocols._fast_predict import echo_of, response_of
+from modelyard.clients.protocols._json_arrays import numbers_of_json, strings_of_json
 from modelyard.clients.protocols._requests import DEFAULT_SIGNATURE, SIGNATURE_DEF_FIELD, Target
 from modelyard.clients.values import (
     ModelMetadata,
@@ -24,7 +22,7 @@ from modelyard.clients.values import (
     VersionState,
     VersionStatus,
 )
-from modelyard.errors import InvalidInputError, ModelyardError, ProtocolError, UnsupportedError
+from modelyard.errors import InvalidInputError, ModelyardError, ProtocolError, RequestTooLargeError, UnsupportedError
 from modelyard.wire import (
     dtype_by_enum,
     dtype_by_name,
@@ -33,8 +31,8 @@ from modelyard.wire import (
     error_pb2,
     serving_pb2,
     shape_from_proto,
-    tensor_to_array,
     tensorflow_pb2,
+    tensors_to_arrays,
 )
 
 _M = TypeVar("_M", bound=Message)
@@ -42,6 +40,8 @@ _M = TypeVar("_M", bound=Message)
 #: HTTP statuses that proxies answer by themselves, with a body of their own.
 _OF_PROXIES = (401, 403, 413, 429, 502, 503, 504)
 _MAX_QUOTE = 200
+#: Characters of a server's error that are kept: errors get into logs.
+_MAX_ERROR = 1 << 16
 
 
 def parse(kind: type[_M], data: bytes) -> _M:
@@ -60,8 +60,8 @@ def prediction_from_message(data: bytes, target: Target, signature: str) -> Pred
     else:
         response = parse(serving_pb2.PredictResponse, data)
         try:
-            outputs = {name: tensor_to_array(tensor, name=name) for name, tensor in response.outputs.items()}
-        except (InvalidInputError, UnsupportedError) as exc:
+            outputs = tensors_to_arrays(response.outputs)
+        except (InvalidInputError, RequestTooLargeError, UnsupportedError) as exc:
             raise ProtocolError(f"The server's answer cannot be decoded: {exc.message}") from exc
         echo = echo_of(response.model_spec)
     return Prediction(
@@ -135,8 +135,9 @@ def error_from_body(status: int, data: bytes, url: str) -> ModelyardError:
     except (ValueError, RecursionError):
         document = None
     if isinstance(document, dict) and isinstance(document.get("error"), str) and status >= 400:
-        error = error_from_http(status, document["error"])
-        error.server_message = document["error"]
+        text = document["error"][:_MAX_ERROR]
+        error = error_from_http(status, text)
+        error.server_message = text
         return error
     if status in _OF_PROXIES:
         return error_from_http(status, f"{url} answered with HTTP {status}: {quote_bytes(data)}")
@@ -214,8 +215,10 @@ def _message(kind: type[_M], document: object) -> _M:
     if not isinstance(document, dict):
         raise ProtocolError(f"Expected a {kind.DESCRIPTOR.full_name} as JSON; received a {type(document).__name__}.")
     try:
+        # Halves of surrogate pairs, which JSON can write, end protobuf's reader with an error of the interpreter.
+        json.dumps(document, ensure_ascii=False).encode()
         json_format.ParseDict(document, message, ignore_unknown_fields=True)
-    except (json_format.ParseError, AttributeError, TypeError) as exc:
+    except (json_format.ParseError, AttributeError, TypeError, UnicodeEncodeError) as exc:
         raise ProtocolError(f"Expected a {kind.DESCRIPTOR.full_name} as JSON: {exc}") from exc
     return message
 
@@ -224,66 +227,14 @@ def _array(value: object, info: TensorInfo) -> npt.NDArray[Any]:
     dtype = dtype_by_name(info.dtype)
     if dtype.numpy is None:
         raise UnsupportedError(f"Output {info.name!r} has dtype {info.dtype}, which numpy lacks. Install ml_dtypes.")
-    if dtype.name == "string":
-        array = _strings(value, info.name)
-    else:
-        try:
-            array = _numbers(value, dtype.numpy)
-        except (ValueError, TypeError, OverflowError) as exc:
-            raise ProtocolError(f"Output {info.name!r} is not {info.dtype}: {exc}") from exc
-    if array.size == 0 and info.shape is not None and array.ndim < len(info.shape):
-        # JSON writes an array without rows as [], whatever the shape of a row.
-        array = array.reshape(array.shape + tuple(max(size, 0) for size in info.shape[array.ndim :]))
+    try:
+        array = strings_of_json(value) if dtype.name == "string" else numbers_of_json(value, dtype.numpy)
+        if array.size == 0 and info.shape is not None and array.ndim < len(info.shape):
+            # JSON writes an array without rows as [], whatever the shape of a row.
+            array = array.reshape(array.shape + tuple(max(size, 0) for size in info.shape[array.ndim :]))
+    except (ValueError, OverflowError) as exc:
+        raise ProtocolError(f"Output {info.name!r} is not {info.dtype}: {exc}.") from exc
     return array
-
-
-def _numbers(value: object, wanted: np.dtype[Any]) -> npt.NDArray[Any]:
-    array = np.asarray(value)
-    if array.size == 0:
-        return array.astype(wanted)
-    accepted = "b" if wanted.kind == "b" else "iu" if wanted.kind in "iu" else "iuf"
-    if array.dtype.kind not in accepted:
-        # Integers beyond 63 bits become floats or objects unless numpy is told what they are.
-        exact = np.array(value, dtype=object)
-        if wanted.kind not in "iu" or not all(type(item) is int for item in exact.ravel().tolist()):
-            raise ValueError(f"received values that numpy takes for {array.dtype}")
-        return exact.astype(wanted)
-    if wanted.kind in "iu" and not np.can_cast(array.dtype, wanted):
-        limits = np.iinfo(wanted)
-        if array.min() < limits.min or array.max() > limits.max:
-            raise ValueError(f"received integers from {array.min()} to {array.max()}")
-    with np.errstate(over="ignore", under="ignore"):
-        return array.astype(wanted, copy=False)
-
-
-def _strings(value: Any, name: str) -> npt.NDArray[Any]:
-    shape: list[int] = []
-    level = value
-    while isinstance(level, list):
-        shape.append(len(level))
-        if not level:
-            break
-        level = level[0]
-    flat = value if isinstance(value, list) else [value]
-    for _ in shape[1:]:
-        if not all(isinstance(row, list) for row in flat):
-            raise ProtocolError(f"Output {name!r} is a ragged list.")
-        flat = [item for row in flat for item in row]
-    result = np.empty(len(flat), dtype=object)
-    result[:] = [_bytes(item, name) for item in flat]
-    try:
-        return result.reshape(shape)
-    except ValueError as exc:
-        raise ProtocolError(f"Output {name!r} is a ragged list.") from exc
-
-
-def _bytes(value: Any, name: str) -> bytes:
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape")
-    try:
-        return base64.b64decode(value["b64"], validate=True)
-    except (KeyError, TypeError, binascii.Error, ValueError) as exc:
-        raise ProtocolError(f"Output {name!r} holds {value!r}; expected text or {{'b64': ...}}.") from exc
 
 
 def quote_bytes(data: bytes) -> str:

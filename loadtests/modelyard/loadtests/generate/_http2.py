@@ -14,6 +14,7 @@ from modelyard.errors import ProtocolError
 from modelyard.loadtests.generate._outcomes import GRPC_REFUSALS, Outcome
 from modelyard.loadtests.generate._sender import Cancel, Done, Endpoint
 from modelyard.loadtests.traffic import Request
+from modelyard.wire import decimal
 
 _CONNECTIONS = 4
 #: Streams of a connection before the server has said how many it takes: what RFC 9113 asks servers to allow.
@@ -192,8 +193,8 @@ class _Connection(asyncio.Protocol):
                 return Outcome.UNREACHABLE, self._core.closing.encode()
             outcome = Outcome.REFUSED if stream.reset in (_REFUSED, _CALM) else Outcome.FAILED
             return outcome, f"stream reset with code {stream.reset}".encode()
-        if status.isdigit():
-            outcome = Outcome.REFUSED if int(status) in GRPC_REFUSALS else Outcome.FAILED
+        if (code := decimal(status)) is not None:
+            outcome = Outcome.REFUSED if code in GRPC_REFUSALS else Outcome.FAILED
             if status == "4":
                 outcome = Outcome.TIMEOUT
             return outcome, f"gRPC status {status}: {trailers.get('grpc-message', '')[:300]}".encode()
@@ -210,4 +211,4 @@ class _Connection(asyncio.Protocol):
 
 def _message(stream: Http2Stream) -> bytes:
     data = stream.parts[0] if len(stream.parts) == 1 else b"".join(stream.parts)
-    return bytes(data[_MESSAGE_HEAD:])
+    return bytes(memoryview(data)[_MESSAGE_HEAD:])

@@ -15,7 +15,7 @@ from modelyard.clients import SignatureInfo, TensorInfo, prepare_inputs, read_ro
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.loadtests.traffic._answers import class_output
 from modelyard.loadtests.traffic._requests import Array, Arrays, strings
-from modelyard.wire import dtype_by_name, serving_pb2, tensor_to_array, tensorflow_pb2
+from modelyard.wire import dtype_by_name, serving_pb2, tensors_to_arrays
 
 #: More of a file is not read.
 _MAX_ROWS, _MAX_BYTES = 10_000, 1 << 28
@@ -126,9 +126,9 @@ def rows_of_file(path: Path, signature: SignatureInfo) -> Rows:
 def rows_of_log(entry: serving_pb2.PredictLog, signature: SignatureInfo, where: str) -> list[Row]:
     """The rows of a recorded Predict; ``where`` it was found is for messages."""
     try:
-        inputs = prepare_inputs(_arrays(entry.request.inputs), signature)
+        inputs = prepare_inputs(tensors_to_arrays(entry.request.inputs), signature)
         # Of a filter the recorded answer has some outputs only; what is sent has no filter.
-        outputs = {} if entry.request.output_filter else _arrays(entry.response.outputs)
+        outputs = {} if entry.request.output_filter else tensors_to_arrays(entry.response.outputs)
     except ModelyardError as exc:
         raise ConfigurationError(f"{where} does not fit signature {signature.name!r}. {exc.message}") from exc
     whole = Row(inputs=inputs, expected=outputs or None)
@@ -205,10 +205,6 @@ def _one(value: object, info: TensorInfo | None) -> object:
         # Lists of different lengths: what is wrong with them is said where they are made an array.
         rank = -1
     return value if info is not None and info.shape is not None and rank == len(info.shape) else [value]
-
-
-def _arrays(tensors: Mapping[str, tensorflow_pb2.TensorProto]) -> dict[str, Array]:
-    return {name: tensor_to_array(tensor, name=name) for name, tensor in tensors.items()}
 
 
 def _per_row(signature: SignatureInfo) -> bool:

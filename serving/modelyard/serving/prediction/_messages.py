@@ -11,7 +11,7 @@ from modelyard.errors import InvalidModelSpecError, InvalidRequestError
 from modelyard.serving.prediction._inference import Classification, Regression
 from modelyard.serving.repository import VersionStatus
 from modelyard.serving.requests import Arrays, ModelSpec, Prediction, PredictRequest
-from modelyard.wire import array_to_tensor, error_code_of, serving_pb2, tensor_to_array, tensorflow_pb2
+from modelyard.wire import array_to_tensor, error_code_of, serving_pb2, tensorflow_pb2, tensors_to_arrays
 
 #: Bodies up to this size are decoded on the event loop where the model is fast: a hop to a thread would cost more.
 SMALL_BYTES = 1 << 16
@@ -55,7 +55,7 @@ def predict_request(message: serving_pb2.PredictRequest, *, size: int | None = N
         size = message.ByteSize()
 
     def inputs(signature: Signature) -> Arrays:
-        return {name: tensor_to_array(tensor, name=name) for name, tensor in message.inputs.items()}
+        return tensors_to_arrays(message.inputs)
 
     return PredictRequest(
         spec=spec_from_message(message),

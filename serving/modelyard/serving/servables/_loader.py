@@ -50,7 +50,7 @@ from modelyard.serving.config import LoadOptions, available_cpus
 from modelyard.serving.requests import Arrays
 from modelyard.serving.servables._servable import Servable, one_at_a_time
 from modelyard.serving.servables._zero_rows import answer_zero_rows
-from modelyard.wire import dtype_by_name, shape_to_proto, tensor_to_array, tensorflow_pb2
+from modelyard.wire import dtype_by_name, shape_to_proto, tensorflow_pb2, tensors_to_arrays
 
 _LOG = logging.getLogger("modelyard.serving")
 
@@ -276,9 +276,7 @@ def _with_state(path: Path, plan: _Plan, signatures: Mapping[str, Signature]) ->
 
 def _defaults(definitions: Mapping[str, tensorflow_pb2.SignatureDef]) -> dict[str, Arrays]:
     return {
-        name: {alias: tensor_to_array(tensor, name=alias) for alias, tensor in definition.defaults.items()}
-        for name, definition in definitions.items()
-        if definition.defaults
+        name: tensors_to_arrays(definition.defaults) for name, definition in definitions.items() if definition.defaults
     }
 
 

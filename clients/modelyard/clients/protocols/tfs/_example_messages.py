@@ -14,6 +14,7 @@ from modelyard.clients.protocols import (
     ExamplesCall,
     Target,
     model_spec,
+    numbers_of_json,
     parse,
     parse_json,
     quote_bytes,
@@ -94,8 +95,8 @@ def examples_json(signature: str, examples: Examples) -> bytes:
 def classification_from_json(data: bytes, call: ExamplesCall) -> Classification:
     results = _results(data)
     try:
-        rows = tuple(tuple(ClassScore(label=str(label), score=float(score)) for label, score in row) for row in results)
-    except (TypeError, ValueError) as exc:
+        rows = tuple(tuple(_scored(label, score) for label, score in row) for row in results)
+    except (TypeError, ValueError, OverflowError) as exc:
         raise ProtocolError(f"Expected lists of [label, score]; received {quote_bytes(data)}.") from exc
     return Classification(
         rows=rows, model=call.target.model, version=call.target.version, signature=call.signature or DEFAULT_SIGNATURE
@@ -104,9 +105,10 @@ def classification_from_json(data: bytes, call: ExamplesCall) -> Classification:
 
 def regression_from_json(data: bytes, call: ExamplesCall) -> Regression:
     try:
-        with np.errstate(over="ignore"):
-            values = np.array([float(value) for value in _results(data)], dtype=np.float32)
-    except (TypeError, ValueError) as exc:
+        values = numbers_of_json(_results(data), np.dtype(np.float32))
+        if values.ndim != 1:
+            raise ValueError("nested lists")
+    except (ValueError, OverflowError) as exc:
         raise ProtocolError(f"Expected a list of numbers; received {quote_bytes(data)}.") from exc
     return Regression(
         values=values,
@@ -114,6 +116,12 @@ def regression_from_json(data: bytes, call: ExamplesCall) -> Regression:
         version=call.target.version,
         signature=call.signature or DEFAULT_SIGNATURE,
     )
+
+
+def _scored(label: object, score: object) -> ClassScore:
+    if not isinstance(label, str) or isinstance(score, bool) or not isinstance(score, (int, float)):
+        raise TypeError(f"a label or a score is {label!r}, {score!r}"[:80])
+    return ClassScore(label=label, score=float(score))
 
 
 def _input(examples: Examples) -> serving_pb2.Input:

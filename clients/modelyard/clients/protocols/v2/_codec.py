@@ -9,17 +9,37 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.clients.protocols import DEFAULT_SIGNATURE, Answer, PredictCall, Target, parse, parse_json, quote_bytes
+from modelyard.clients.protocols import (
+    DEFAULT_SIGNATURE,
+    Answer,
+    PredictCall,
+    Target,
+    numbers_of_json,
+    parse,
+    parse_json,
+    quote_bytes,
+    strings_of_json,
+)
 from modelyard.clients.values import ModelMetadata, Prediction, SignatureInfo, TensorInfo, array_json
 from modelyard.errors import InvalidInputError, ProtocolError, RequestTooLargeError, UnsupportedError
-from modelyard.wire import OIP_DATATYPES, OIP_DTYPES, decimal, dtype_by_name, dtype_by_numpy, inference_pb2, varint
+from modelyard.wire import (
+    MAX_RANK,
+    OIP_DATATYPES,
+    OIP_DTYPES,
+    decimal,
+    dtype_by_name,
+    dtype_by_numpy,
+    has_room,
+    inference_pb2,
+    varint,
+)
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -66,7 +86,7 @@ def prediction_from_message(data: bytes, call: PredictCall) -> Prediction:
         raise ProtocolError(f"Expected {len(response.outputs)} raw outputs; received {len(raw)}.")
     outputs = {}
     for index, output in enumerate(response.outputs):
-        shape = tuple(output.shape)
+        shape = _shape(output.shape, output.name)
         if raw:
             outputs[output.name] = raw_to_array(raw[index], output.datatype, shape, output.name)
         else:
@@ -117,7 +137,7 @@ def prediction_from_answer(answer: Answer, call: PredictCall) -> Prediction:
         outputs = {}
         for item in document["outputs"]:
             name, datatype = str(item["name"]), str(item["datatype"])
-            shape = tuple(int(size) for size in item["shape"])
+            shape = _shape(item["shape"], name)
             size = (item.get("parameters") or {}).get(_BINARY_SIZE)
             if size is None:
                 outputs[name] = _json_to_array(item["data"], datatype, shape, name)
@@ -126,7 +146,7 @@ def prediction_from_answer(answer: Answer, call: PredictCall) -> Prediction:
                 tail = tail[size:]
         version = str(document.get("model_version") or "")
         return _prediction(outputs, str(document.get("model_name") or ""), version, call)
-    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
         raise ProtocolError(f"Expected an inference answer as JSON; received {quote_bytes(text)}.") from exc
 
 
@@ -149,7 +169,7 @@ def metadata_from_json(data: bytes, target: Target, signature: str) -> tuple[Mod
         )
         versions = tuple(map(str, document.get("versions") or ()))
         return _metadata(str(document["name"]), versions, inputs, outputs, target, signature), versions
-    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
         raise ProtocolError(f"Expected a model's metadata as JSON; received {quote_bytes(data)}.") from exc
 
 
@@ -261,24 +281,26 @@ def _flat_json(name: str, array: npt.NDArray[Any]) -> str:
 
 def _json_to_array(value: Any, datatype: str, shape: Sequence[int], name: str) -> npt.NDArray[Any]:
     if _numpy(datatype, name).kind == "O":
-        flat = value
-        while any(isinstance(item, list) for item in flat):
-            flat = [item for row in flat for item in row]
-        return _values_to_array([item.encode() for item in flat], datatype, shape, name)
-    # As objects: numpy would make floats of integers beyond 63 bits beside others.
-    return _values_to_array(np.asarray(value, object).ravel().tolist(), datatype, shape, name)
+        value = strings_of_json(value).ravel().tolist()
+    return _values_to_array(value, datatype, shape, name)
 
 
 def _values_to_array(values: list[Any], datatype: str, shape: Sequence[int], name: str) -> npt.NDArray[Any]:
     kind = _numpy(datatype, name)
-    if len(values) != math.prod(shape):
-        raise ProtocolError(f"Output {name!r} has {len(values)} values; {list(shape)} takes {math.prod(shape)}.")
     try:
-        with np.errstate(over="ignore"):
-            array = _objects(values) if kind.kind == "O" else np.array(values, dtype=kind)
-    except (ValueError, TypeError, OverflowError) as exc:
+        array = _objects(values) if kind.kind == "O" else numbers_of_json(values, kind)
+    except (ValueError, OverflowError) as exc:
         raise ProtocolError(f"Output {name!r} is not {datatype}: {exc}.") from exc
+    if array.size != math.prod(shape):
+        raise ProtocolError(f"Output {name!r} has {array.size} values; {list(shape)} takes {math.prod(shape)}.")
     return array.reshape(shape)
+
+
+def _shape(sizes: Iterable[Any], name: str) -> tuple[int, ...]:
+    shape = tuple(sizes)
+    if len(shape) > MAX_RANK or not all(type(size) is int and size >= 0 for size in shape) or not has_room(shape):
+        raise ProtocolError(f"Output {name!r} has the shape {str(shape)[:80]}, which no array has.")
+    return shape
 
 
 def _objects(values: list[bytes]) -> npt.NDArray[Any]:

@@ -57,11 +57,13 @@ class _Channel(Channel):
         self._waiters: dict[int, asyncio.Future[None]] = {}
         self._flushing = False
         self._begun = 0
+        self._heard_at = time.monotonic()
+        self._silent = False
 
     @property
     def takes_calls(self) -> bool:
         core = self._core
-        return not self.lost and core.closing is None and len(core.streams) < core.most_streams
+        return not (self.lost or self._silent) and core.closing is None and len(core.streams) < core.most_streams
 
     @property
     def idle(self) -> bool:
@@ -76,8 +78,13 @@ class _Channel(Channel):
             self._flush()
         else:
             self._flush_soon()
+        begun_at = time.monotonic()
         try:
             await waiter
+        except TimeoutError:
+            # Nothing has come since: the server may be gone, and each further call would leave its body here.
+            self._silent = self._silent or self._heard_at < begun_at
+            raise
         finally:
             del self._waiters[stream.number]
             self._end(waiter)
@@ -87,6 +94,7 @@ class _Channel(Channel):
         return stream
 
     def data_received(self, data: bytes) -> None:
+        self._heard_at = time.monotonic()
         try:
             done = self._core.feed(data)
         except ProtocolError as exc:

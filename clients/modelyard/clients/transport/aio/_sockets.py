@@ -185,7 +185,8 @@ class AsyncPool(Generic[_C]):
     def _drop(self, channel: _C) -> None:
         channel.lost = True
         if channel.transport is not None:
-            channel.transport.close()
+            # Closed gently it would keep what a silent server does not read.
+            channel.transport.abort()
 
     async def _open(self, *, fresh: bool) -> _C:
         if self._one_at_a_time is None or fresh:
@@ -200,6 +201,10 @@ class AsyncPool(Generic[_C]):
             # In the place of one that no call has: else each such call would leave one more.
             if fresh and (old := next((item for item in self._channels if item.idle), None)) is not None:
                 self._drop(old)
+            for item in self._channels:
+                # The server takes no more calls here, but keeps the connection: it would count for ever.
+                if item.idle and not item.takes_calls:
+                    self._drop(item)
             self._channels = [item for item in self._channels if not item.lost]
             if len(self._channels) + self._connecting < self._options.max_connections:
                 self._connecting += 1

@@ -24,6 +24,7 @@ from modelyard.errors import ModelyardError, ProtocolError, UnavailableError
 from modelyard.wire import decimal
 
 _CHUNK = 1 << 18
+_MOST_BETWEEN = 4
 _HEAD = 5
 #: The head of a message: whether it is compressed, and its size.
 _READ_HEAD = struct.Struct(">BI")
@@ -102,8 +103,8 @@ class Codec:
         if size != len(data) - _HEAD:
             raise ProtocolError(f"{self.url} answered with {len(data)} bytes, which are not one gRPC message.")
         if not packed:
-            return bytes(data[_HEAD:])
-        return inflated(data[_HEAD:], dict(stream.headers).get("grpc-encoding"), self.url, self._limit)
+            return bytes(memoryview(data)[_HEAD:])
+        return inflated(memoryview(data)[_HEAD:], dict(stream.headers).get("grpc-encoding"), self.url, self._limit)
 
     def _error(
         self, stream: Http2Stream, status: str | None, trailers: dict[str, str], *, late: bool
@@ -166,7 +167,10 @@ class _Connection(Connection):
         """Whether it can carry another call; reads what has come in the meantime."""
         self._socket.settimeout(0)
         try:
-            while data := self._socket.recv(_CHUNK):
+            # A server that has said more than this between calls may never stop.
+            for _ in range(_MOST_BETWEEN):
+                if not (data := self._socket.recv(_CHUNK)):
+                    break
                 self._core.feed(data)
         except (BlockingIOError, ssl.SSLWantReadError):
             return self._core.closing is None

@@ -1,0 +1,340 @@
+"""What a server that means harm can make its clients do: end with an error of ours, soon, and without much memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from modelyard import errors
+from modelyard.clients import ClientOptions, RetryOptions, connect_async
+from modelyard.clients.http import Http1Reader, Http2Connection
+from modelyard.clients.protocols import (
+    Answer,
+    ExamplesCall,
+    PredictCall,
+    Target,
+    metadata_from_json,
+    prediction_from_json,
+    prediction_from_message,
+)
+from modelyard.clients.protocols.tfs import _example_messages as examples
+from modelyard.clients.protocols.v2 import _codec as v2
+from modelyard.clients.values import SignatureInfo, TensorInfo
+from modelyard.wire import inference_pb2, serving_pb2, tensorflow_pb2
+from tests.clients.conftest import connected, peer
+from tests.clients.http_script import read_message
+from tests.clients.test_lean_grpc import (
+    ACK,
+    DATA,
+    END_HEADERS,
+    GOAWAY,
+    HEADERS,
+    HELLO,
+    KINDS,
+    OK,
+    PADDED,
+    PING,
+    SETTINGS,
+    Http2Peer,
+    answer,
+    frame,
+)
+
+ONCE = ClientOptions(retry=RetryOptions(attempts=1))
+TARGET = Target(model="m")
+
+
+@contextmanager
+def _little_memory(most: int) -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
+
+
+def _of_stream(data: bytes, number: int) -> bytes:
+    return data.replace(b"\0\0\0\1", number.to_bytes(4))
+
+
+def test_small_parts_of_an_answer_keep_nothing_of_what_came_with_them() -> None:
+    core = Http2Connection()
+    stream = core.start(b"", b"")
+    core.feed(HELLO)
+    with _little_memory(3_000_000):
+        for at in range(500):
+            core.feed(frame(DATA, 0, 1, bytes([at % 256])) + frame(99, 0, 0, bytes(100_000)))
+            core.feed(frame(DATA, PADDED, 1, b"\xc8" + bytes(200)) + frame(DATA, 0, 1))
+    assert b"".join(stream.parts) == bytes(at % 256 for at in range(500)) and stream.size == 500
+
+
+def test_small_chunks_take_what_the_body_takes() -> None:
+    def read() -> bytes:
+        reader = Http1Reader().answer("http://x", 200_000)
+        next(reader)
+        try:
+            reader.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+            for _ in range(100):
+                reader.send(1000 * b"2\r\nab\r\n")
+            reader.send(b"0\r\n\r\n")
+        except StopIteration as stop:
+            return bytes(stop.value.data)
+        raise AssertionError("the answer does not end")
+
+    with _little_memory(1_000_000):
+        assert read() == 100_000 * b"ab"
+
+
+FLOODS = {
+    "pings": frame(PING, 0, 0, b"12345678"),
+    "settings": HELLO,
+    "acknowledgements": frame(SETTINGS, ACK, 0),
+    "another stream's data": frame(DATA, 0, 77, b"x"),
+    "empty data": frame(DATA, 0, 1),
+    "another stream's headers": frame(HEADERS, END_HEADERS, 77, OK),
+    "headers": frame(HEADERS, END_HEADERS, 1, OK),
+    "an unknown kind": frame(99, 0, 0, b""),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("flood", FLOODS)
+def test_endless_frames_end_the_call(flood: str, kind: str) -> None:
+    def serve(connection: socket.socket) -> None:
+        Http2Peer(connection).request()
+        connection.sendall(HELLO)
+        while True:
+            connection.sendall(1000 * FLOODS[flood])
+
+    with peer(serve) as port, connected(f"grpc://127.0.0.1:{port}", kind, ONCE) as client:
+        with pytest.raises(errors.ProtocolError, match=r"frames that carry nothing|blocks of headers"):
+            client.status("m", timeout_s=30)
+
+
+def test_what_comes_between_calls_delays_none() -> None:
+    first = True
+
+    def serve(connection: socket.socket) -> None:
+        nonlocal first
+        one, flooding, first = Http2Peer(connection), first, False
+        connection.sendall(HELLO)
+        stream = one.request()[0]
+        connection.sendall(_of_stream(answer(), stream))
+        while flooding:
+            connection.sendall(frame(99, 0, 0, bytes(100_000)))
+        connection.recv(1)
+
+    with peer(serve) as port, connected(f"grpc://127.0.0.1:{port}", "", ONCE) as client:
+        for _ in range(2):
+            assert client.status("m", timeout_s=10).available == (3,)
+            time.sleep(0.1)
+    assert not first
+
+
+FULL = {
+    "goodbye": frame(GOAWAY, 0, 0, b"\x7f\xff\xff\xff\0\0\0\0"),
+    "no more calls": frame(SETTINGS, 0, 0, b"\0\3\0\0\0\0"),
+}
+
+
+@pytest.mark.parametrize("full", FULL)
+def test_connections_that_take_no_more_calls_make_room(full: str) -> None:
+    opened: list[int] = []
+
+    def serve(connection: socket.socket) -> None:
+        opened.append(1)
+        one = Http2Peer(connection)
+        connection.sendall(HELLO)
+        connection.sendall(_of_stream(answer(), one.request()[0]) + FULL[full])
+        # It stays open.
+        while connection.recv(1 << 16):
+            pass
+
+    async def run(port: int) -> None:
+        async with connect_async(f"grpc://127.0.0.1:{port}", ClientOptions(max_connections=2)) as client:
+            for _ in range(5):
+                assert (await client.status("m", timeout_s=5)).available == (3,)
+                await asyncio.sleep(0.05)
+
+    with peer(serve) as port:
+        asyncio.run(run(port))
+    assert len(opened) == 5
+
+
+def test_a_connection_that_says_nothing_is_left() -> None:
+    opened: list[int] = []
+
+    def serve(connection: socket.socket) -> None:
+        opened.append(1)
+        one = Http2Peer(connection)
+        connection.sendall(HELLO)
+        if len(opened) == 1:
+            # The first connection's server hangs after its settings.
+            while connection.recv(1 << 16):
+                pass
+        connection.sendall(_of_stream(answer(), one.request()[0]))
+        connection.recv(1)
+
+    async def run(port: int) -> None:
+        async with connect_async(f"grpc://127.0.0.1:{port}", ONCE) as client:
+            with pytest.raises(errors.DeadlineExceededError):
+                # Its settings come during this call, and nothing during the next.
+                await client.status("m", timeout_s=0.3)
+            with pytest.raises(errors.DeadlineExceededError):
+                await client.status("m", timeout_s=0.3)
+            assert (await client.status("m", timeout_s=5)).available == (3,)
+
+    with peer(serve) as port:
+        asyncio.run(run(port))
+    assert len(opened) == 2
+
+
+@pytest.mark.parametrize("kind", ["", "async"])
+def test_a_model_s_calls_go_to_the_name_that_was_asked_for(kind: str) -> None:
+    described = {
+        "model_spec": {"name": "another"},
+        "metadata": {
+            "signature_def": {
+                "signature_def": {
+                    "serving_default": {
+                        "inputs": {"x": {"dtype": "DT_FLOAT", "tensor_shape": {"dim": [{"size": "-1"}]}}},
+                        "outputs": {"y": {"dtype": "DT_FLOAT", "tensor_shape": {"dim": [{"size": "-1"}]}}},
+                    }
+                }
+            }
+        },
+    }
+    asked: list[bytes] = []
+
+    def serve(connection: socket.socket) -> None:
+        while (received := read_message(connection)) is not None:
+            asked.append(received[0].split(b" ")[1])
+            body = json.dumps(described if b"metadata" in asked[-1] else {"outputs": [1.0]}).encode()
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+    with peer(serve) as port, connected(f"http://127.0.0.1:{port}", kind, ONCE) as client:
+        model = client.model("mine")
+        predicted: Any = model.predict([1.0])
+        if kind:
+            predicted = client.loop.run_until_complete(predicted)  # type: ignore[attr-defined]
+        assert (model.name, predicted["y"].tolist()) == ("mine", [1.0])
+    assert set(asked) == {b"/v1/models/mine/metadata", b"/v1/models/mine:predict"}
+
+
+def _filled(outputs: int) -> bytes:
+    response = serving_pb2.PredictResponse()
+    for at in range(outputs):
+        tensor = response.outputs[f"y{at}"]
+        tensor.dtype = tensorflow_pb2.DT_FLOAT
+        tensor.tensor_shape.dim.add().size = 1 << 23
+        tensor.float_val.append(1.0)
+    return response.SerializeToString()
+
+
+def test_a_few_values_fill_no_more_with_more_outputs() -> None:
+    assert len(prediction_from_message(_filled(2), TARGET, "").outputs) == 2
+    with _little_memory(100_000_000), pytest.raises(errors.ProtocolError, match="larger together"):
+        prediction_from_message(_filled(30), TARGET, "")
+
+
+def _shaped(sizes: list[int]) -> bytes:
+    response = serving_pb2.PredictResponse()
+    tensor = response.outputs["y"]
+    tensor.dtype = tensorflow_pb2.DT_INT64
+    for size in sizes:
+        tensor.tensor_shape.dim.add().size = size
+    if 0 not in sizes:
+        tensor.int64_val.append(1)
+    return response.SerializeToString()
+
+
+def _shaped_v2(sizes: list[int]) -> bytes:
+    response = inference_pb2.ModelInferResponse()
+    response.outputs.add(name="y", datatype="INT64", shape=sizes)
+    response.raw_output_contents.append(b"" if 0 in sizes else bytes(8))
+    return response.SerializeToString()
+
+
+@pytest.mark.parametrize("sizes", [[0, 2**62, 2**62], [1] * 70, [-1], [0, -5]])
+def test_shapes_that_no_array_has_are_protocol_errors(sizes: list[int]) -> None:
+    call = PredictCall(target=TARGET, inputs={}, signature="", outputs=())
+    with pytest.raises(errors.ProtocolError):
+        prediction_from_message(_shaped(sizes), TARGET, "")
+    with pytest.raises(errors.ProtocolError, match="shape"):
+        v2.prediction_from_message(_shaped_v2(sizes), call)
+    body = {"outputs": [{"name": "y", "datatype": "INT64", "shape": sizes, "data": [] if 0 in sizes else [1]}]}
+    with pytest.raises(errors.ProtocolError, match="shape"):
+        v2.prediction_from_answer(_answer(json.dumps(body).encode()), call)
+
+
+def _answer(body: bytes) -> Any:
+    return Answer(body, {})
+
+
+JSON = {
+    "text among numbers": json.dumps([[0.5] * 1000 + ["x" * 500_000]]),
+    "digits as text": '["1.5"]',
+    "null": "[null]",
+    "an object": '[{"a": 1}]',
+    "a boolean": "[true]",
+    "ragged": "[[1.0], 2.0]",
+    "deep": "[" * 90 + "1.0" + "]" * 90,
+    "400 digits": "[1" + "0" * 400 + "]",
+}
+
+
+@pytest.mark.parametrize("name", JSON)
+def test_values_of_another_kind_are_protocol_errors(name: str) -> None:
+    info = {"y": TensorInfo(name="y", dtype="float32", shape=None)}
+    signature = SignatureInfo(name="serving_default", method="", inputs={}, outputs=info)
+    body = f'{{"outputs": {JSON[name]}}}'.encode()
+    with _little_memory(10_000_000), pytest.raises(errors.ProtocolError, match="'y'"):
+        prediction_from_json(body, TARGET, signature, ())
+    call = PredictCall(target=TARGET, inputs={}, signature="", outputs=())
+    body = f'{{"outputs": [{{"name": "y", "datatype": "FP32", "shape": [1], "data": {JSON[name]}}}]}}'.encode()
+    with _little_memory(10_000_000), pytest.raises(errors.ProtocolError, match="'y'"):
+        v2.prediction_from_answer(_answer(body), call)
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        '[["a", "b"]]',
+        '[[["a", 1e5, 2]]]',
+        '[[["a", true]]]',
+        '[[[["a"], 1.0]]]',
+        "[[[1, 2]]]",
+        f'[[["a", 1{"0" * 400}]]]',
+    ],
+)
+def test_classes_of_another_form_are_protocol_errors(results: str) -> None:
+    call = ExamplesCall(target=TARGET, examples=(), signature="", context=None)
+    with pytest.raises(errors.ProtocolError, match=r"\[label, score\]"):
+        examples.classification_from_json(f'{{"results": {results}}}'.encode(), call)
+
+
+@pytest.mark.parametrize("results", ['["a"]', "[true]", "[[1.0]]", f"[1{'0' * 400}]", "[null]"])
+def test_values_of_another_form_are_protocol_errors(results: str) -> None:
+    call = ExamplesCall(target=TARGET, examples=(), signature="", context=None)
+    with pytest.raises(errors.ProtocolError, match="list of numbers"):
+        examples.regression_from_json(f'{{"results": {results}}}'.encode(), call)
+
+
+def test_lone_surrogates_are_protocol_errors() -> None:
+    info = {"y": TensorInfo(name="y", dtype="string", shape=None)}
+    signature = SignatureInfo(name="serving_default", method="", inputs={}, outputs=info)
+    with pytest.raises(errors.ProtocolError, match="'y'"):
+        prediction_from_json(b'{"outputs": ["\\ud800"]}', TARGET, signature, ())
+    for key in ("signature\\ud800", "metadata\\ud800"):
+        body = f'{{"model_spec": {{}}, "metadata": {{"signature_def": {{"{key}": {{}}}}}}}}'
+        with pytest.raises(errors.ProtocolError, match="SignatureDefMap"):
+            metadata_from_json(body.encode(), TARGET)
