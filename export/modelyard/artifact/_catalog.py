@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,16 @@ from modelyard.artifact._manifest import MANIFEST_NAME, Manifest, parse_manifest
 from modelyard.artifact._manifest_parts import format_key
 from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, read_file
 from modelyard.artifact._repository import AnyVersion, ModelVersion, list_versions
-from modelyard.artifact._signing import SIGNATURE_NAME, TrustedKey, check_signature
+from modelyard.artifact._signing import SIGNATURE_BYTES, SIGNATURE_NAME, TrustedKey, check_signature
+from modelyard.artifact._tree import entries_below
+from modelyard.console import printable
 from modelyard.errors import ArtifactError, ManifestError, ModelNotFoundError
 from modelyard.wire import decimal
 
 #: Of every export, with its times.
 _REPORT = "report.html"
+#: Files that an error names.
+_SHOWN = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +32,9 @@ class VersionInfo:
 
     Attributes:
         version: Number and directory.
-        bytes: Size of all its files.
-        manifest: None where it has none, or one that cannot be read; ``problem`` then says why.
+        bytes: Size of all its files; 0 where they cannot be listed.
+        manifest: None where it has none, or one that cannot be read.
+        problem: Why something of it cannot be read; may be empty.
     """
 
     model: str
@@ -82,11 +88,15 @@ def describe_model(model_dir: Location) -> tuple[VersionInfo, ...]:
         ModelNotFoundError: There is no such model.
         ManifestError: The file of labels is damaged.
     """
-    versions = _versions_of(model_dir)
+    versions = versions_of(model_dir)
     labels = read_labels(model_dir)
     found = []
     for version in versions:
-        manifest, problem = None, ""
+        manifest, size, problem = None, 0, ""
+        try:
+            size = sum(_files(version.path).values())
+        except ArtifactError as exc:
+            problem = exc.message
         try:
             manifest = read_manifest(version.path)
         except ArtifactError as exc:
@@ -95,7 +105,7 @@ def describe_model(model_dir: Location) -> tuple[VersionInfo, ...]:
             VersionInfo(
                 model=model_dir.name,
                 version=version,
-                bytes=sum(_files(version.path).values()),
+                bytes=size,
                 labels=tuple(sorted(label for label, number in labels.items() if number == version.number)),
                 manifest=manifest,
                 problem=problem,
@@ -104,19 +114,31 @@ def describe_model(model_dir: Location) -> tuple[VersionInfo, ...]:
     return tuple(found)
 
 
-def _versions_of(model_dir: Location) -> tuple[AnyVersion, ...]:
+def versions_of(model_dir: Location) -> tuple[AnyVersion, ...]:
+    """As :func:`list_versions`, with errors of ours.
+
+    Raises:
+        ArtifactError: The folder cannot be read.
+        ModelNotFoundError: There is no such model.
+    """
     try:
         return list_versions(model_dir)
     except (FileNotFoundError, NotADirectoryError) as exc:
         raise ModelNotFoundError(f"{model_dir.parent} has no model {model_dir.name!r}.") from exc
+    except OSError as exc:
+        raise ArtifactError(f"{model_dir} cannot be read: {exc.strerror or exc}") from exc
 
 
 def _files(version_dir: Location) -> dict[str, int]:
-    """Sizes of all files by their paths; a link counts, whatever it leads to."""
+    """Sizes of all files by their paths; a link counts, whatever it leads to.
+
+    Raises:
+        ArtifactError: They cannot be listed.
+    """
     if isinstance(version_dir, RemotePath):
         return {name: file.bytes for name, file in version_dir.tree().items()}
-    paths = (path for path in version_dir.rglob("*") if path.is_symlink() or not path.is_dir())
-    return {path.relative_to(version_dir).as_posix(): path.lstat().st_size for path in paths}
+    found = entries_below(version_dir).items()
+    return {name: entry.st_size for name, entry in found if not stat.S_ISDIR(entry.st_mode)}
 
 
 @overload
@@ -138,7 +160,7 @@ def find_version(model_dir: Location, name: str) -> AnyVersion:
         ModelNotFoundError: There is no such model, version or label.
         ManifestError: The file of labels is damaged.
     """
-    versions = {version.number: version for version in _versions_of(model_dir)}
+    versions = {version.number: version for version in versions_of(model_dir)}
     labels = read_labels(model_dir)
     number = labels.get(name) if (typed := decimal(name)) is None else typed
     if name == "latest" and versions:
@@ -175,17 +197,16 @@ def verify_version(version: AnyVersion, *, trusted_keys: Sequence[TrustedKey] = 
         raise ManifestError(f"{version.path} has the manifest of version {manifest.version}; it was renamed or copied.")
     verify_files(version.path, manifest)
     listed = {entry.path for entry in manifest.files} | {MANIFEST_NAME, SIGNATURE_NAME}
-    found = set(_files(version.path))
-    if found - listed:
-        raise ManifestError(
-            f"{version.path} has files that its manifest does not list: {', '.join(sorted(found - listed))}."
-        )
+    more = sorted(_files(version.path).keys() - listed)
+    if more:
+        names = [*map(printable, more[:_SHOWN]), *([f"and {len(more) - _SHOWN} more"] if len(more) > _SHOWN else [])]
+        raise ManifestError(f"{version.path} has files that its manifest does not list: {', '.join(names)}.")
     return manifest
 
 
 def _read_signature(version_dir: Location) -> bytes | None:
     try:
-        return read_file(version_dir / SIGNATURE_NAME)
+        return read_file(version_dir / SIGNATURE_NAME, SIGNATURE_BYTES)
     except FileNotFoundError:
         return None
     except OSError as exc:

@@ -60,8 +60,13 @@ def verify_files(version_dir: Location, manifest: Manifest) -> None:
 
 
 def check_paths(manifest: Manifest) -> None:
-    """Raises a ManifestError where a path of a manifest leaves its version, on any system."""
+    """Raises a ManifestError where a path of a manifest leaves its version, on any system, or is there twice."""
+    # One large file that is listed again and again would be read for hours.
+    seen: set[PurePosixPath] = set()
     for entry in manifest.files:
+        if PurePosixPath(entry.path) in seen:
+            raise ManifestError(f"{MANIFEST_NAME} lists {entry.path!r} twice. Publish the model again.")
+        seen.add(PurePosixPath(entry.path))
         for pure in (PurePosixPath(entry.path), PureWindowsPath(entry.path)):
             if pure.anchor or ".." in pure.parts or not pure.parts:
                 raise _leaves(entry)

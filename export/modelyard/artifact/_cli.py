@@ -127,8 +127,14 @@ def main(argv: list[str]) -> int:
     try:
         return commands[arguments.command](arguments)
     except ModelyardError as exc:
-        sys.stderr.write(f"modelyard repo {arguments.command}: {exc.message}\n")
+        _complain(arguments, exc)
         return 2 if isinstance(exc, ConfigurationError) else 1
+
+
+def _complain(arguments: argparse.Namespace, error: ModelyardError) -> None:
+    # Messages of runtimes have lines.
+    message = printable(error.message, keep="\n")
+    sys.stderr.write(f"modelyard repo {arguments.command}: {message}\n")
 
 
 def _path(text: str) -> Location:
@@ -140,10 +146,11 @@ def _path(text: str) -> Location:
 
 def _models(path: Location) -> list[Location]:
     try:
-        versions = _versions(path)
+        models = [path] if _versions(path) else [path / name for name in list_models(path)]
     except (FileNotFoundError, NotADirectoryError) as exc:
         raise ModelNotFoundError(f"{path} is no folder; expected a model repository or one model of it.") from exc
-    models = [path] if versions else [path / name for name in list_models(path)]
+    except OSError as exc:
+        raise ArtifactError(f"{path} cannot be read: {exc.strerror or exc}") from exc
     if not models and path.name.isdecimal():
         raise ModelNotFoundError(
             f"{path} is the folder of a version; expected a model repository or one model of it, such as {path.parent}."
@@ -152,10 +159,23 @@ def _models(path: Location) -> list[Location]:
 
 
 def _ls(arguments: argparse.Namespace) -> int:
-    rows = [_row(info) for model in _models(arguments.path) for info in describe_model(model)]
-    header = ("MODEL", "VERSION", "SIZE", "METRIC", "FORMATS", "LABELS", "CREATED")
-    _write(_table([header, *rows]))
-    return 0
+    rows: list[tuple[str, ...]] = [("MODEL", "VERSION", "SIZE", "METRIC", "FORMATS", "LABELS", "CREATED")]
+    code = _for_each_model(arguments, lambda model: rows.extend(map(_row, describe_model(model))))
+    _write(_table(rows))
+    return code
+
+
+def _for_each_model(arguments: argparse.Namespace, work: Callable[[Location], object]) -> int:
+    """Works on every model; one that is damaged is named, and takes nothing from the others. Returns the exit code."""
+    code = 0
+    # A folder without versions may be a model that has the rests of a crashed export alone.
+    for model in _models(arguments.path) or [arguments.path]:
+        try:
+            work(model)
+        except ArtifactError as exc:
+            _complain(arguments, exc)
+            code = 1
+    return code
 
 
 def _row(info: VersionInfo) -> tuple[str, ...]:
@@ -224,12 +244,12 @@ def _label(arguments: argparse.Namespace) -> int:
 
 
 def _gc(arguments: argparse.Namespace) -> int:
-    # A folder without versions may be a model that has the rests of a crashed export alone.
-    for model in _models(arguments.path) or [arguments.path]:
+    def work(model: Location) -> None:
         collected = collect(model, keep=arguments.keep)
         numbers = ", ".join(map(str, collected.versions)) or "none"
         _write([f"{model.name}: versions removed: {numbers}; staging directories: {len(collected.staging)}"])
-    return 0
+
+    return _for_each_model(arguments, work)
 
 
 def _rm(arguments: argparse.Namespace) -> int:

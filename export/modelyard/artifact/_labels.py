@@ -17,6 +17,7 @@ from modelyard.artifact._remote import Location, RemotePath, read_file, replace_
 from modelyard.errors import ConfigurationError, ManifestError
 
 LABELS_NAME = "labels.json"
+_MAX_BYTES = 1 << 20
 _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 #: Words that name a version in another way.
 _TAKEN = frozenset({"latest"})
@@ -49,7 +50,7 @@ def read_labels(model_dir: Location) -> dict[str, int]:
     """
     path = model_dir / LABELS_NAME
     try:
-        document = json.loads(read_file(path).decode("utf-8"))
+        document = json.loads(read_file(path, _MAX_BYTES).decode("utf-8"))
         # JSON can spell half a surrogate pair, which no request can.
         json.dumps(document, ensure_ascii=False).encode()
     except FileNotFoundError:

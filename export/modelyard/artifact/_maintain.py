@@ -8,14 +8,15 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from modelyard.artifact._catalog import find_version, verify_version
+from modelyard.artifact._catalog import find_version, verify_version, versions_of
 from modelyard.artifact._labels import check_label, one_at_a_time, read_labels, replace_labels
 from modelyard.artifact._manifest import read_manifest_bytes
 from modelyard.artifact._publish_remote import STAGING_PREFIX, collect_remote, remove_remote
 from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, replace_file
-from modelyard.artifact._repository import AnyVersion, list_versions
+from modelyard.artifact._repository import AnyVersion
 from modelyard.artifact._signing import SIGNATURE_NAME, Signer
-from modelyard.errors import ConfigurationError, ModelNotFoundError, PublishError
+from modelyard.artifact._tree import entries_below
+from modelyard.errors import ArtifactError, ConfigurationError, ModelNotFoundError, PublishError
 
 DEFAULT_LABEL = "stable"
 #: An export that is still at work has touched its staging directory since.
@@ -125,16 +126,15 @@ def collect(model_dir: Location, *, keep: int, stale_s: float = STALE_S) -> Coll
 
     Raises:
         ConfigurationError: ``keep`` is less than 1.
+        ArtifactError: The folder cannot be read.
+        ManifestError: The file of labels is damaged.
         ModelNotFoundError: There is no such model.
         PublishError: Something cannot be removed.
     """
     if keep < 1:
         raise ConfigurationError(f"keep is {keep}; expected at least 1.")
     with one_at_a_time(model_dir):
-        try:
-            versions: tuple[AnyVersion, ...] = list_versions(model_dir)
-        except (FileNotFoundError, NotADirectoryError) as exc:
-            raise ModelNotFoundError(f"{model_dir.parent} has no model {model_dir.name!r}.") from exc
+        versions = versions_of(model_dir)
         labelled = set(read_labels(model_dir).values())
         old = [version for version in versions[:-keep] if version.number not in labelled]
         for version in old:
@@ -175,14 +175,14 @@ def sign_version(model_dir: Location, version: str, signer: Signer) -> AnyVersio
 
 
 def _newest(path: Path) -> float | None:
-    times = []
-    for each in [path, *path.rglob("*")]:
-        try:
-            times.append(each.lstat().st_mtime)
-        except FileNotFoundError:
-            # It is at work: its own directory is then new, too.
-            continue
-    return max(times, default=None)
+    try:
+        newest = path.lstat().st_mtime
+        # What is removed meanwhile is missing, but then it is at work: the folder that it was in is new.
+        return max([newest, *(entry.st_mtime for entry in entries_below(path).values())])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ArtifactError as exc:
+        raise _irremovable(path, exc.message) from exc
 
 
 def _remove(version: AnyVersion) -> None:
@@ -201,5 +201,12 @@ def _remove(version: AnyVersion) -> None:
 def _remove_tree(path: Path) -> None:
     try:
         shutil.rmtree(path)
-    except OSError as exc:
-        raise PublishError(f"Cannot remove {path}: {exc}") from exc
+    except (OSError, RecursionError) as exc:
+        raise _irremovable(path, str(exc)) from exc
+
+
+def _irremovable(path: Path, reason: str) -> PublishError:
+    return PublishError(
+        f"Cannot remove {path}, which no server looks at any more: {reason.rstrip('.')}. Remove it yourself: "
+        f"rm -r {path}"
+    )

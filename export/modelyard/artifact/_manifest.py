@@ -30,6 +30,11 @@ from modelyard.errors import ArtifactError, ManifestError
 
 MANIFEST_NAME = "manifest.json"
 SCHEMA_VERSION = 1
+#: Of a manifest; what JSON makes of such a text takes up to 30 times as many bytes.
+MAX_BYTES = 8 << 20
+_MAX_DEPTH = 100
+#: Characters of an error, which may quote what it is about.
+_MAX_MESSAGE = 2000
 #: Of all other fields: what is damaged may still be JSON that makes sense.
 _CHECKSUM = "sha256"
 _T = TypeVar("_T")
@@ -87,17 +92,23 @@ class Manifest:
         Raises:
             ManifestError: It holds something that JSON cannot hold, NaN for example.
         """
-        document = {"schema_version": SCHEMA_VERSION, **asdict(self)}
         try:
-            document = json.loads(json.dumps(document, allow_nan=False))
+            document = json.loads(json.dumps({"schema_version": SCHEMA_VERSION, **asdict(self)}, allow_nan=False))
+            _check_depth(document)
             # As a reader sees it: JSON has no keys but texts.
             document[_CHECKSUM] = _checksum(document)
-            return json.dumps(document, indent=2, sort_keys=True) + "\n"
-        except (TypeError, ValueError) as exc:
+            text = json.dumps(document, indent=2, sort_keys=True) + "\n"
+        except (TypeError, ValueError, RecursionError) as exc:
             raise ManifestError(
                 f"The manifest of {self.model!r} cannot be written as JSON: {exc}. Expected finite numbers, strings, "
                 "lists and mappings only; look at source.config and source.metrics."
             ) from exc
+        if len(text) > MAX_BYTES:
+            raise ManifestError(
+                f"The manifest of {self.model!r} would have {len(text):,} bytes; expected up to {MAX_BYTES:,}. Look at "
+                "source.config."
+            )
+        return text
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
@@ -111,6 +122,10 @@ class Manifest:
             document = json.loads(text)
         except (ValueError, RecursionError) as exc:
             raise ManifestError(f"{MANIFEST_NAME} is not JSON: {exc}") from exc
+        try:
+            _check_depth(document)
+        except ValueError as exc:
+            raise ManifestError(f"{MANIFEST_NAME} is {exc}. Publish the model again.") from exc
         version = _read_object(_Header, document, MANIFEST_NAME).schema_version
         if version != SCHEMA_VERSION:
             raise ManifestError(
@@ -125,6 +140,14 @@ class Manifest:
                 f"If you changed it yourself, remove its field {_CHECKSUM!r}."
             )
         return _read_object(cls, document, MANIFEST_NAME, required=frozenset({"latency", "runtime"}))
+
+
+def _check_depth(value: object, left: int = _MAX_DEPTH) -> None:
+    if isinstance(value, (dict, list)):
+        if not left:
+            raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
+        for each in value.values() if isinstance(value, dict) else value:
+            _check_depth(each, left - 1)
 
 
 def _checksum(document: Mapping[str, object]) -> str:
@@ -160,7 +183,7 @@ def read_manifest_bytes(version_dir: Location) -> bytes:
     """
     path = version_dir / MANIFEST_NAME
     try:
-        return read_file(path)
+        return read_file(path, MAX_BYTES)
     except FileNotFoundError as exc:
         raise ManifestError(f"{version_dir} has no {MANIFEST_NAME}: it was not published by modelyard.") from exc
     except OSError as exc:
@@ -180,7 +203,8 @@ def parse_manifest(content: bytes, version_dir: Location) -> Manifest:
     except UnicodeDecodeError as exc:
         raise ManifestError(f"{path} cannot be read: {exc}") from exc
     except ManifestError as exc:
-        raise ManifestError(f"{path}: {exc.message}") from exc
+        reason = exc.message if len(exc.message) <= _MAX_MESSAGE else f"{exc.message[:_MAX_MESSAGE]} ..."
+        raise ManifestError(f"{path}: {reason}") from exc
 
 
 def _read_object(kind: type[_T], document: object, place: str, *, required: frozenset[str] = frozenset()) -> _T:

@@ -6,9 +6,9 @@ removed first. A version without one is not there for any reader of ours.
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modelyard.errors import ArtifactError, ConfigurationError, MissingDependencyError, PublishError
+from modelyard.errors import ArtifactError, ConfigurationError, ManifestError, MissingDependencyError, PublishError
 from modelyard.lazy import needs_extra
 
 _HINT = {
@@ -116,10 +116,10 @@ class RemotePath:
             found = self._fs.ls(self._path, detail=True)
         return sorted(info["name"].rstrip("/").rpartition("/")[2] for info in found if info["type"] == "directory")
 
-    def read_bytes(self) -> bytes:
-        """The content of an object."""
+    def read_bytes(self, most: int | None = None) -> bytes:
+        """The content of an object, or as many of its first bytes."""
         with self._reaching("read"):
-            content: bytes = self._fs.cat_file(self._path)
+            content: bytes = self._fs.cat_file(self._path, **({} if most is None else {"start": 0, "end": most}))
         return content
 
     def write_bytes(self, content: bytes, *, exclusive: bool = False) -> None:
@@ -169,11 +169,27 @@ class RemotePath:
 Location = Path | RemotePath
 
 
-def read_file(path: Location) -> bytes:
-    """Reads a file; what is neither a file nor absent, such as a pipe without a writer, is an OSError."""
-    if isinstance(path, Path) and path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return path.read_bytes()
+def read_file(path: Location, most: int) -> bytes:
+    """Reads a file of a repository that has so many bytes at most.
+
+    Raises:
+        ArtifactError: The store that holds it cannot be reached.
+        ManifestError: It is larger, or something else than a file, such as a pipe, which nobody may ever write to.
+        OSError: It is not there, or cannot be read.
+    """
+    if isinstance(path, RemotePath):
+        content = path.read_bytes(most + 1)
+    else:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ManifestError(f"{path} is not a regular file; expected one. Remove it, or publish the model again.")
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    if len(content) > most:
+        raise ManifestError(
+            f"{path} has more than {most:,} bytes, which is the most that is read of such a file. Publish the model "
+            "again, or remove it."
+        )
+    return content
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,7 +115,9 @@ def list_versions(model_dir: Location) -> tuple[AnyVersion, ...]:
     """
     if isinstance(model_dir, RemotePath):
         return _list_remote(model_dir)
-    found = version_numbers(path.name for path in model_dir.iterdir() if path.is_dir())
+    with os.scandir(model_dir) as entries:
+        # Servers do this every second, and not everything there is a version.
+        found = version_numbers(entry.name for entry in entries if entry.name.isdecimal() and entry.is_dir())
     return tuple(ModelVersion(number=number, path=model_dir / found[number]) for number in sorted(found))
 
 

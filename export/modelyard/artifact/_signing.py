@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Beside the manifest, and like it not listed in it.
 SIGNATURE_NAME = "manifest.json.sig"
-_BYTES = 64
+SIGNATURE_BYTES = 64
 _PURPOSE = "Signing and checking versions"
 
 #: Makes the signature of a manifest's bytes.
@@ -153,7 +153,7 @@ def check_signature(manifest: bytes, signature: bytes | None, keys: Sequence[Tru
             f"{place} is not signed: it has no {SIGNATURE_NAME}. Expected a signature by {known}; sign it with: "
             "modelyard repo sign"
         )
-    if len(signature) == _BYTES:
+    if len(signature) == SIGNATURE_BYTES:
         for key in keys:
             try:
                 Ed25519PublicKey.from_public_bytes(bytes.fromhex(key.public)).verify(signature, manifest)
