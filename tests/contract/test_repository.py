@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import time
@@ -11,10 +10,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from modelyard.artifact import WARMUP_FILE
+from modelyard.wire import array_to_tensor, frame_record, serving_pb2
 from tests.support.admin import ask, config_text, model_text, reload_config, states
-from tests.support.models import publish_affine, save_half_plus_two
+from tests.support.models import publish_affine, publish_rounds, save_half_plus_two
 from tests.support.server import RunningServer, run_to_end, serve
 
 
@@ -182,9 +184,14 @@ def test_names_that_a_url_cannot_route_are_left_out(tmp_path: Path) -> None:
 
 
 def hang(model: Path) -> None:
-    """A model whose loading never ends: whoever reads its file waits for a writer."""
-    (model / "1").mkdir(parents=True)
-    os.mkfifo(model / "1" / "model.tflite")
+    """A model whose loading never ends: its warm-up counts to a number that it does not reach."""
+    made = model.parent / ".scratch" / model.name
+    publish_rounds(made)
+    log = serving_pb2.PredictionLog()
+    log.predict_log.request.inputs["x"].CopyFrom(array_to_tensor(np.array([1e18], np.float32)))
+    (made / "1" / WARMUP_FILE).parent.mkdir()
+    (made / "1" / WARMUP_FILE).write_bytes(frame_record(log.SerializeToString()))
+    made.rename(model)
 
 
 def ends(server: RunningServer) -> None:

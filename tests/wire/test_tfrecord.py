@@ -8,6 +8,7 @@ import pytest
 
 from modelyard.errors import IntegrityError
 from modelyard.wire import crc32c, frame_record, read_records
+from tests.support.hostile import make_large
 
 RECORDS = (b"", b"\0", b"hello", bytes(range(256)) * 2)
 
@@ -53,13 +54,16 @@ def test_a_bit_that_changed_is_noticed_wherever_it_is(tmp_path: Path) -> None:
                 list(read_records(path))
 
 
-def test_a_length_beyond_the_end_takes_no_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bits", [60, 40])
+def test_a_length_beyond_the_end_or_a_message_s_takes_no_memory(tmp_path: Path, bits: int) -> None:
     path = tmp_path / "records"
-    # A head with right checksums, of a record of an exabyte.
-    length = (1 << 60).to_bytes(8, "little")
+    # A head with right checksums, of a record of an exabyte, or of a terabyte, which the file seems to have.
+    length = (1 << bits).to_bytes(8, "little")
     crc = crc32c(length)
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    path.write_bytes(length + masked.to_bytes(4, "little") + b"\0" * 100)
+    make_large(path)
+    with path.open("r+b") as file:
+        file.write(length + masked.to_bytes(4, "little") + b"\0" * 100)
     with pytest.raises(IntegrityError, match="damaged at byte 0"):
         list(read_records(path))
 

@@ -39,7 +39,7 @@ from modelyard.wire._tensors import (
     tensor_to_array,
     tensors_to_arrays,
 )
-from modelyard.wire._tfrecord import crc32c, frame_record, read_records
+from modelyard.wire._tfrecord import MAX_MESSAGE, crc32c, frame_record, read_records
 from modelyard.wire._varint import decimal, varint
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "HTTP_STATUS",
     "INFERENCE_SERVICE",
     "MAX_ELEMENTS",
+    "MAX_MESSAGE",
     "MAX_RANK",
     "MODEL_SERVICE",
     "Method",

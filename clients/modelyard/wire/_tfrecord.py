@@ -11,6 +11,8 @@ from modelyard.errors import IntegrityError
 
 #: Castagnoli's polynomial, reversed; TFRecord masks the sum (``tensorflow/core/lib/hash/crc32c.h``).
 _POLYNOMIAL, _MASK_DELTA = 0x82F63B78, 0xA282EAD8
+#: Of a protobuf message, which a record is.
+MAX_MESSAGE = (1 << 31) - 1
 _HEAD, _TAIL = struct.Struct("<QI"), struct.Struct("<I")
 
 
@@ -55,11 +57,11 @@ def read_records(path: Path, *, checksum: Callable[[bytes], int] = crc32c) -> It
         with path.open("rb") as file:
             size = path.stat().st_size
             while head := file.read(_HEAD.size):
-                # A length beyond the file's end never becomes an allocation.
+                # A length beyond the file's end, or a message's, never becomes an allocation.
                 if (
                     len(head) < _HEAD.size
                     or _masked(checksum(head[:8])) != _HEAD.unpack(head)[1]
-                    or _HEAD.unpack(head)[0] > size
+                    or _HEAD.unpack(head)[0] > min(size, MAX_MESSAGE)
                 ):
                     at = file.tell() - len(head)
                     raise IntegrityError(

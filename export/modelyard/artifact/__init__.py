@@ -102,6 +102,7 @@ from modelyard.artifact._signing import (
     load_trusted_keys,
 )
 from modelyard.artifact._tflite import TfliteModel, tflite_has_state
+from modelyard.artifact._tree import entries_below
 
 __all__ = [
     "AnyFunction",
@@ -168,6 +169,7 @@ __all__ = [
     "describe_model",
     "diff_versions",
     "disable_telemetry",
+    "entries_below",
     "find_version",
     "format_key",
     "format_path",

@@ -279,7 +279,7 @@ def onnx_file_name(graph: str) -> str:
 
 def onnx_files(folder: Path) -> dict[str, Path]:
     """The ONNX files of the folder of one precision, by the names of their graphs."""
-    files = sorted(folder.glob(f"*{_ONNX_SUFFIX}"))
+    files = sorted(file for file in folder.glob(f"*{_ONNX_SUFFIX}") if file.is_file())
     return {unquote(file.name.removesuffix(_ONNX_SUFFIX)): file for file in files}
 
 

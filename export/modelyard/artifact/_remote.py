@@ -181,7 +181,9 @@ def read_file(path: Location, most: int) -> bytes:
         content = path.read_bytes(most + 1)
     else:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise ManifestError(f"{path} is not a regular file; expected one. Remove it, or publish the model again.")
+            raise ManifestError(
+                f"{path} cannot be read: it is not a regular file. Remove it, or publish the model again."
+            )
         with path.open("rb") as file:
             content = file.read(most + 1)
     if len(content) > most:

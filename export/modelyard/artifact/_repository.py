@@ -115,9 +115,9 @@ def list_versions(model_dir: Location) -> tuple[AnyVersion, ...]:
     """
     if isinstance(model_dir, RemotePath):
         return _list_remote(model_dir)
-    with os.scandir(model_dir) as entries:
-        # Servers do this every second, and not everything there is a version.
-        found = version_numbers(entry.name for entry in entries if entry.name.isdecimal() and entry.is_dir())
+    # Servers do this every second, and not everything there is a version.
+    names = [name for name in os.listdir(model_dir) if name.isdecimal()]
+    found = version_numbers(name for name in names if (model_dir / name).is_dir())
     return tuple(ModelVersion(number=number, path=model_dir / found[number]) for number in sorted(found))
 
 

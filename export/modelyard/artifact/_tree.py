@@ -8,7 +8,7 @@ from pathlib import Path
 from modelyard.errors import ArtifactError
 
 #: Far beyond any model's: more of either is damage, or there to hold somebody up.
-MAX_ENTRIES, MAX_DEPTH = 100_000, 100
+MAX_ENTRIES, MAX_DEPTH = 10_000, 100
 
 
 def entries_below(folder: Path) -> dict[str, os.stat_result]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from modelyard.artifact import list_versions
 from modelyard.serving import VersionPolicy
-from modelyard.serving.repository import file_stamp
+from modelyard.serving.repository import file_stamp, file_stats
 from modelyard.serving.repository._versions import surplus
+from tests.support.hostile import nested_folders
 
 
 @pytest.mark.parametrize(
@@ -84,3 +86,23 @@ def test_a_stamp_changes_with_the_files(tmp_path: Path) -> None:
     (tmp_path / "more").touch()
     assert file_stamp(tmp_path) != after
     assert file_stamp(tmp_path / "missing") == ()
+
+
+def test_the_stamp_of_what_cannot_be_listed_is_none(tmp_path: Path) -> None:
+    """It raises nothing: the model's other versions would not be looked at."""
+    (tmp_path / "1" / "folder").mkdir(parents=True)
+    (tmp_path / "1" / "model.tflite").touch()
+    (tmp_path / "1" / "loop").symlink_to("loop")
+    assert len(file_stats(tmp_path / "1")) == 1
+    with nested_folders(tmp_path / "1" / "folder"):
+        assert file_stamp(tmp_path / "1") == ()
+
+
+def test_what_is_no_version_is_in_no_version_s_way(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "2").touch()
+    (tmp_path / "3").symlink_to("3")
+    (tmp_path / "4").symlink_to("nowhere")
+    (tmp_path / "5").symlink_to("1")
+    os.mkfifo(tmp_path / "6")
+    assert [version.number for version in list_versions(tmp_path)] == [1, 5]

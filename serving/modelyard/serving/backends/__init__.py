@@ -3,6 +3,7 @@
 from modelyard.serving.backends._adapted import adapt
 from modelyard.serving.backends._base import Arrays, Backend
 from modelyard.serving.backends._devices import CPU, device_runtime, read_device
+from modelyard.serving.backends._files import free_bytes
 from modelyard.serving.backends._litert import LitertBackend
 from modelyard.serving.backends._onnxruntime import OnnxRuntimeBackend
 from modelyard.serving.backends._openvino import OpenVinoBackend
@@ -41,6 +42,7 @@ __all__ = [
     "adapt",
     "available_runtimes",
     "device_runtime",
+    "free_bytes",
     "is_installed",
     "missing_runtime",
     "onnx_graphs",

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from modelyard.artifact import Signature, TfliteModel, tflite_has_state
-from modelyard.errors import ArtifactError, InvalidInputError, LoadError, PredictionError
+from modelyard.errors import InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends._base import Arrays
+from modelyard.serving.backends._files import read_model
 from modelyard.serving.requests import shape_fits, without_paths
 
 if TYPE_CHECKING:
@@ -42,10 +43,7 @@ class LitertBackend:
         self._idle: list[_Model] = []
         #: As many as there are in the list.
         self._leaves: queue.SimpleQueue[None] = queue.SimpleQueue()
-        try:
-            content = path.read_bytes()
-        except OSError as exc:
-            raise ArtifactError(f"{path} cannot be read: {exc}") from exc
+        content = read_model(path)
         try:
             # LiteRT checks what is in the file before anything else reads it.
             first = Interpreter(model_content=content, num_threads=threads)

@@ -48,15 +48,20 @@ def available_runtimes(path: Path) -> tuple[Runtime, ...]:
     """
     found: list[Runtime] = []
     # Variants of other precision count: a version may have nothing else.
-    if any((path / ONNX_FOLDER).rglob("*.onnx")) or (path / TRITON_ONNX).exists():
+    folder = path / ONNX_FOLDER
+    if _has_file(folder, "*.onnx") or _has_file(folder, "*/*.onnx") or (path / TRITON_ONNX).exists():
         found.append("onnxruntime")
-    if any(path.glob("model*.tflite")):
+    if _has_file(path, "model*.tflite"):
         found.append("litert")
     if saved_model_of(path) is not None:
         found.append("tensorflow")
     if "onnxruntime" in found or "tensorflow" in found:
         found.append("openvino")
     return tuple(found)
+
+
+def _has_file(folder: Path, pattern: str) -> bool:
+    return any(each.is_file() for each in folder.glob(pattern))
 
 
 def saved_model_of(path: Path) -> Path | None:

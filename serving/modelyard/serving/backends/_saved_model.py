@@ -8,8 +8,9 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from modelyard.artifact import Signature, TensorSpec, known_method
-from modelyard.errors import ArtifactError, InvalidInputError, LoadError, UnsupportedError
-from modelyard.wire import dtype_by_enum, shape_from_proto, tensorflow_pb2
+from modelyard.errors import InvalidInputError, LoadError, UnsupportedError
+from modelyard.serving.backends._files import read_model
+from modelyard.wire import MAX_MESSAGE, dtype_by_enum, shape_from_proto, tensorflow_pb2
 
 SAVED_MODEL_NAME = "saved_model.pb"
 #: The pseudo-signature by which TF2 initialises a model; it cannot be called.
@@ -20,9 +21,7 @@ def read_meta_graph(path: Path, tags: Sequence[str]) -> tensorflow_pb2.MetaGraph
     """Reads what a SavedModel directory says about its signatures and its format."""
     file = path / SAVED_MODEL_NAME
     try:
-        saved_model = tensorflow_pb2.SavedModel.FromString(file.read_bytes())
-    except OSError as exc:
-        raise ArtifactError(f"{file} cannot be read: {exc}") from exc
+        saved_model = tensorflow_pb2.SavedModel.FromString(read_model(file, MAX_MESSAGE))
     except DecodeError as exc:
         raise LoadError(f"{file} cannot be read as a SavedModel: {exc}") from exc
     for graph in saved_model.meta_graphs:

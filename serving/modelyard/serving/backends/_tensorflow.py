@@ -43,6 +43,8 @@ class TensorFlowBackend:
     few_shapes: frozenset[str] = frozenset()
 
     def __init__(self, path: Path, *, threads: int, tags: Sequence[str]) -> None:
+        # Before TensorFlow, which takes seconds to import, while other models wait.
+        graph = read_meta_graph(path, tags)
         # Read when TensorFlow allocates for the first time: its own pool for oneDNN never lets go of a byte.
         os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
         try:
@@ -54,7 +56,6 @@ class TensorFlowBackend:
                 "such as /tmp."
             ) from exc
         self._tf = tf
-        graph = read_meta_graph(path, tags)
         signatures = callable_signatures(graph)
         self._runner: _Functions | _Session | None
         try:

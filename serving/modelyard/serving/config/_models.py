@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from modelyard.artifact import AnyVersion, Location, RemotePath, is_routable, list_models, list_versions, locate
+from modelyard.console import printable
 from modelyard.errors import ArtifactError, ConfigurationError, ModelNotFoundError
 from modelyard.serving.backends import Runtime, available_runtimes
 from modelyard.serving.config._prediction_log import PredictionLogConfig, prediction_log
@@ -124,7 +125,7 @@ def _is_routable(repository: Location, name: str) -> bool:
     _LOG.warning(
         "%s is not served: /v1/models/NAME cannot route the name %r; expected letters of ASCII, digits and ._~- "
         "alone. Rename the folder.",
-        repository / name,
+        printable(str(repository / name)),
         name,
     )
     return False
@@ -138,7 +139,7 @@ def not_models(repository: Location, models: Sequence[ModelConfig]) -> list[str]
         return []
     others = sorted({path for path in repository.iterdir() if path.is_dir()} - {model.base_path for model in models})
     hints = [(folder, describe_base_path(folder)) for folder in others if not folder.name.startswith(".")]
-    return [f"{folder} is no model: it {hint}" for folder, hint in hints if hint]
+    return [printable(f"{folder} is no model: it {hint}") for folder, hint in hints if hint]
 
 
 def _check_repository(repository: Location) -> None:

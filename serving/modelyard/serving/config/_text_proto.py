@@ -10,13 +10,19 @@ from google.protobuf.message import Message
 
 from modelyard.errors import ConfigurationError
 
+#: Of hundreds of thousands of models. What a model brings along is read, too.
+_MAX_BYTES = 64 << 20
 _M = TypeVar("_M", bound=Message)
 
 
 def read_text_proto(path: Path, message: _M, *, flag: str, secret: bool = False) -> _M:
     """Reads a file into an empty message; errors name the flag, and quote nothing of a secret file."""
     try:
-        return text_format.Parse(path.read_text("utf-8"), message)
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise ConfigurationError(f"{flag}={path} has more than {_MAX_BYTES:,} bytes; expected fewer.")
+        return text_format.Parse(content.decode("utf-8"), message)
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigurationError(f"{flag}={path} cannot be read: {exc}") from exc
     except text_format.ParseError as exc:

@@ -3,7 +3,7 @@
 from modelyard.serving.repository._admin import Admin
 from modelyard.serving.repository._cache import VersionCache
 from modelyard.serving.repository._manager import ModelManager
-from modelyard.serving.repository._versions import Version, VersionState, VersionStatus, file_stamp
+from modelyard.serving.repository._versions import Version, VersionState, VersionStatus, file_stamp, file_stats
 from modelyard.serving.repository._watcher import ModelWatcher
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "VersionState",
     "VersionStatus",
     "file_stamp",
+    "file_stats",
 ]

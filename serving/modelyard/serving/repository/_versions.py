@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import enum
+import os
+import stat
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 
-from modelyard.artifact import Location, RemotePath
+from modelyard.artifact import Location, RemotePath, entries_below
 from modelyard.errors import ArtifactError, InternalError, ModelyardError
 from modelyard.serving.servables import Servable
 
@@ -70,11 +73,29 @@ def file_stamp(path: Location) -> tuple[int | str, ...]:
         except (OSError, ArtifactError):
             return ()
     try:
-        stats = [item.stat() for item in sorted(path.rglob("*")) if item.is_file()]
-    except OSError:
+        stats = file_stats(path)
+    except ArtifactError:
         return ()
     # The time of the last change includes permissions and renames.
-    return tuple(value for stat in stats for value in (stat.st_ctime_ns, stat.st_mtime_ns, stat.st_size, stat.st_ino))
+    return tuple(value for each in stats for value in (each.st_ctime_ns, each.st_mtime_ns, each.st_size, each.st_ino))
+
+
+def file_stats(folder: Path) -> list[os.stat_result]:
+    """What the system says of every file below a folder, in a fixed order; a link is the file that it leads to.
+
+    Raises:
+        ArtifactError: They cannot be listed.
+    """
+    found = []
+    for name, entry in sorted(entries_below(folder).items()):
+        if stat.S_ISLNK(entry.st_mode):
+            try:
+                entry = (folder / name).stat()
+            except OSError:
+                continue
+        if stat.S_ISREG(entry.st_mode):
+            found.append(entry)
+    return found
 
 
 def surplus(aspired: Collection[int], available: Collection[int], *, resource_preserving: bool) -> tuple[int, ...]:

@@ -361,6 +361,8 @@ class ModelWatcher(VersionTable):
             error, again = exc, not copied and isinstance(exc, (IntegrityError, LoadError))
         except OSError as exc:
             error, again = ArtifactError(f"{item.path} could not be read: {exc}"), False
+        except MemoryError:
+            error, again = LoadError(f"{item.path} needs more memory than there is."), True
         # The watcher must outlive whatever a model's files do to a runtime.
         except Exception as exc:
             _LOG.exception("loading model %s version %d failed unexpectedly", config.name, item.number)

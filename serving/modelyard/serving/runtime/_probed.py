@@ -18,6 +18,7 @@ import numpy.typing as npt
 from modelyard.artifact import Signature, TrustedKey
 from modelyard.console import quiet_libraries
 from modelyard.errors import LoadError, ModelyardError
+from modelyard.serving.backends import free_bytes
 from modelyard.serving.batching import shared_graphs
 from modelyard.serving.config import LoadOptions
 from modelyard.serving.metrics import Metrics
@@ -30,7 +31,6 @@ _LOG = logging.getLogger("modelyard.serving")
 _NICENESS = 5
 _NO_MEMORY = re.compile(r"alloc|out of memory|\boom\b", re.IGNORECASE)
 _LONGEST_MESSAGE = 4000
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def main(text: str) -> None:
@@ -117,24 +117,12 @@ def _limit_memory(limit: int) -> None:
     import resource
 
     # Writable memory of this process alone: addresses that runtimes only reserve, and files, do not count.
-    limit = limit or _free_bytes()
+    limit = limit or free_bytes()
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # If memory ends all the same, the kernel is to end this process, and no other.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-
-
-def _free_bytes() -> int:
-    """What this machine, or this container, has left."""
-    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    free = int(fields["MemAvailable"].split()[0]) << 10
-    # Not there in the first version of control groups, or without a limit.
-    with contextlib.suppress(OSError, ValueError):
-        most, used = (int((_CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
-        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
-        free = min(free, most - used + int(stat["inactive_file"]))
-    return free
 
 
 def _peak_bytes() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from modelyard.artifact import (
     Manifest,
     ModelVersion,
     Signature,
+    entries_below,
     format_key,
     format_path,
     read_manifest,
@@ -119,7 +121,24 @@ def _gainless(manifest: Manifest, runtime: Runtime, plan: _Plan) -> frozenset[st
     )
 
 
+def _check_kinds(path: Path) -> None:
+    """Refuses a version with pipes, sockets or devices: who opens one may wait for ever, and read without an end."""
+    for name, entry in entries_below(path).items():
+        mode = entry.st_mode
+        if stat.S_ISLNK(mode):
+            try:
+                mode = (path / name).stat().st_mode
+            except OSError:
+                # What leads nowhere keeps nobody waiting.
+                continue
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise LoadError(
+                f"{path} has {name!r}, which is a pipe, a socket or a device; expected files and folders. Remove it."
+            )
+
+
 def _verified(version: int, path: Path, options: LoadOptions) -> Manifest | None:
+    _check_kinds(path)
     if options.trusted_keys:
         return verify_version(ModelVersion(number=version, path=path), trusted_keys=options.trusted_keys)
     # A manifest that cannot be read is no reason to serve what it describes unchecked.

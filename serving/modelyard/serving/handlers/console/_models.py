@@ -13,7 +13,7 @@ from modelyard.errors import ArtifactError, ModelNotFoundError
 from modelyard.serving.config import ModelConfig
 from modelyard.serving.handlers.openapi import EXAMPLE_VALUES, example_body, request_url
 from modelyard.serving.handlers.rest import read_loaded, signatures_of, statuses_of
-from modelyard.serving.repository import ModelManager, VersionState, VersionStatus
+from modelyard.serving.repository import ModelManager, VersionState, VersionStatus, file_stats
 from modelyard.serving.requests import ModelSpec, format_shape
 
 #: By model, rows to show about its canary and shadow: text by heading, the same headings in each row.
@@ -162,10 +162,10 @@ def _folder(manager: ModelManager, config: ModelConfig, version: int) -> Path | 
 
 
 def _size(folder: Path) -> int | None:
-    """Of all files in a folder; None where it is removed meanwhile."""
+    """Of all files in a folder; None where they cannot be listed."""
     try:
-        return sum(item.stat().st_size for item in folder.rglob("*") if item.is_file())
-    except OSError:
+        return sum(each.st_size for each in file_stats(folder))
+    except ArtifactError:
         return None
 
 
