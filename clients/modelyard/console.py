@@ -231,10 +231,12 @@ class ProgressBar:
         bars = self._started()
         new = shown.stage not in self._stages
         if new:
-            self._stages[shown.stage] = bars.add_task(shown.label, total=shown.total, note="")
+            self._stages[shown.stage] = bars.add_task(printable(shown.label), total=shown.total, note="")
         note = f"  {shown.note}" if shown.note else ""
         task = self._stages[shown.stage]
-        bars.update(task, completed=shown.done, total=shown.total, description=shown.label, note=note)
+        # It may hold a name of a model's.
+        label = printable(shown.label)
+        bars.update(task, completed=shown.done, total=shown.total, description=label, note=note)
         if bars.console.is_terminal:
             return
         if new:
@@ -251,7 +253,7 @@ class ProgressBar:
                 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
             # Not before: who catches the standard error does so later than this object is made.
             console = Console(file=self._stream or sys.stderr)
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
             self._bars = Progress(
                 *columns,
                 TextColumn("{task.fields[note]}"),
@@ -269,4 +271,4 @@ class ProgressBar:
 
     def _line(self, text: str) -> None:
         self._last_line = time.monotonic()
-        self._started().console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._started().console.print(printable(text, keep="\n"), markup=False, highlight=False, soft_wrap=True)

@@ -25,3 +25,12 @@ def test_a_bar_on_a_terminal() -> None:
         bar(ExportEvent(stage="reference", done=1, total=2))
         bar(ExportEvent(stage="reference", done=2, total=2))
     assert "reference" in stream.getvalue() and "2/2" in stream.getvalue()
+
+
+def test_a_name_that_a_terminal_would_obey() -> None:
+    """Signatures are called as the author of a model likes, and their names are in stages."""
+    for stream in (io.StringIO(), Terminal()):
+        with ProgressBar(stream=stream) as bar:
+            for done in range(2):
+                bar(ExportEvent(stage="verify onnx \x1b[2J\n[/x]", done=done, total=2))
+        assert "verify onnx \\x1b[2J\\n[/x]" in stream.getvalue() and "\x1b[2J" not in stream.getvalue()

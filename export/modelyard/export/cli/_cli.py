@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 from modelyard.artifact import Location, check_destination, check_model_name, locate
-from modelyard.console import ProgressBar, quiet_libraries
+from modelyard.console import ProgressBar, printable, quiet_libraries
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.export.cli._objects import custom_objects, make_model
 from modelyard.export.publish import (
@@ -201,13 +201,15 @@ def export_here(argv: list[str] | None = None) -> int:
     try:
         report = _export(arguments)
     except ModelyardError as exc:
-        sys.stderr.write(f"modelyard export: {exc.message}\n")
+        # Names in it may be a foreign model's.
+        message = printable(exc.message, keep="\n")
+        sys.stderr.write(f"modelyard export: {message}\n")
         return 2 if isinstance(exc, ConfigurationError) else 1
     except KeyboardInterrupt:
         sys.stderr.write("modelyard export: stopped. Nothing was published.\n")
         return 130
     if report is not None:
-        sys.stdout.write(f"{report}\n")
+        sys.stdout.write(printable(f"{report}\n", keep="\n"))
     return 0
 
 

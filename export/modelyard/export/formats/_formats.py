@@ -29,12 +29,11 @@ from modelyard.export.formats._tflite import TfliteInt8, export_tflite
 from modelyard.export.isolation import WorkerEndedError
 from modelyard.export.publish import ExportEvent, ExportOptions, Format, Precision, Progress, ignore_progress
 from modelyard.export.runtimes import load_runtime, runtimes_of
-from modelyard.export.sources import Reference, TracedModel, check_graphs, copy_file, weight_files
+from modelyard.export.sources import SAVED_MODEL_PARTS, Reference, TracedModel, check_graphs, copy_file, weight_files
 from modelyard.export.variants import Calibration, OnnxVariant, Variant, check_budget, fewest, most_tries, rank_layers
 from modelyard.export.verification import Verification, verify
 
 _LOG = logging.getLogger("modelyard.export")
-_SAVED_MODEL = ("saved_model.pb", "fingerprint.pb", "variables", "assets", "assets.extra")
 
 
 @dataclass(kw_only=True)
@@ -66,7 +65,7 @@ class FormatMaker:
         """Removes what a failed format left: an unverified file must not be published beside verified ones."""
         for key in [key for key, check in self.checks.items() if check.format == format]:
             del self.checks[key]
-        names = {"saved_model": _SAVED_MODEL, "onnx": (ONNX_FOLDER,), "tflite": ("model*.tflite",)}[format]
+        names = {"saved_model": SAVED_MODEL_PARTS, "onnx": (ONNX_FOLDER,), "tflite": ("model*.tflite",)}[format]
         self._delete(path for name in names for path in self.staged.glob(name))
 
     def drop(self, format: str, precision: str, runtime: str, reason: str) -> bool:
@@ -93,7 +92,7 @@ class FormatMaker:
             if check.format == "saved_model":
                 files = [
                     each
-                    for name in _SAVED_MODEL[:-1]
+                    for name in SAVED_MODEL_PARTS[:-1]
                     for each in [self.staged / name, *(self.staged / name).rglob("*")]
                 ]
             else:
@@ -351,7 +350,12 @@ def _copy(format: Format, path: Path, staged: Path) -> None:
         copy_file(format, path, staged)
         return
     try:
-        for name in _SAVED_MODEL:
+        files = [each for name in SAVED_MODEL_PARTS for each in (path / name, *(path / name).rglob("*"))]
+        size, free = sum(each.stat().st_size for each in files if each.is_file()), shutil.disk_usage(staged).free
+        if size > free:
+            # Files that take no room where they are take it in a copy, until there is none for anybody.
+            raise PublishError(f"{path} has {size:,} bytes, and below {staged} there is room for {free:,}.")
+        for name in SAVED_MODEL_PARTS:
             if (path / name).is_dir():
                 shutil.copytree(path / name, staged / name)
             elif (path / name).is_file():

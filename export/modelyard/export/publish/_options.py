@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from modelyard.artifact import PRECISIONS as PRECISIONS
 from modelyard.artifact import Manifest, ModelVersion
 from modelyard.artifact import Precision as Precision
-from modelyard.console import Shown
+from modelyard.console import Shown, printable
 from modelyard.errors import ConfigurationError
 from modelyard.export.verification import Verification
 
@@ -181,7 +181,7 @@ class ExportEvent:
 
     def shown(self) -> Shown:
         """What a progress bar shows of it: a bar for each stage."""
-        announce = f"export: {self.stage}"
+        announce = f"export: {printable(self.stage)}"
         return Shown(stage=self.stage, label=self.stage, done=self.done, total=self.total, announce=announce)
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         compute_reference,
         score,
     )
+    from modelyard.export.sources._saved_files import SAVED_MODEL_PARTS
     from modelyard.export.sources._text import check_graphs, check_text
     from modelyard.export.sources._trace import TracedModel, as_spec, graph_signature, trace
 
@@ -31,6 +32,7 @@ __all__ = [
     "LoadedModel",
     "RANDOM",
     "Reference",
+    "SAVED_MODEL_PARTS",
     "Score",
     "TracedModel",
     "as_spec",

@@ -12,13 +12,12 @@ import tensorflow as tf
 from modelyard.artifact import PREDICT_METHOD, AnyFunction, SignatureFunction, TensorSpec
 from modelyard.errors import ConversionError
 from modelyard.export.sources._trace import as_spec
-from modelyard.export.sources._unsafe_ops import check_ops, read_saved_model
+from modelyard.export.sources._unsafe_ops import INIT_SIGNATURE, check_ops, read_saved_model
 
 if TYPE_CHECKING:
     from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
     from tensorflow.python.types.core import ConcreteFunction
 
-_INIT_SIGNATURE = "__saved_model_init_op"
 _OPAQUE = frozenset({"resource", "variant"})
 _REFERENCE_VARIABLES = frozenset({"TemporaryVariable", "Variable", "VariableV2"})
 
@@ -45,7 +44,7 @@ def load_saved_model(directory: Path, *, names: Sequence[str] = (), allow_unsafe
     if not allow_unsafe_ops:
         # Before it is loaded: loading runs the model's initializers.
         check_ops(directory, graph)
-    known = sorted(name for name in graph.signature_def if name != _INIT_SIGNATURE)
+    known = sorted(name for name in graph.signature_def if name != INIT_SIGNATURE)
     for name in names:
         if name not in known:
             raise ConversionError(f"{directory} has no signature {name!r}; it has {', '.join(known) or 'none'}.")

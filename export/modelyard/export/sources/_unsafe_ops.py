@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from modelyard.errors import ConversionError
+from modelyard.export.sources._saved_files import TABLE_OPS, assets_of, check_files, functions_of, reads_other_files
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.function_pb2 import FunctionDef
@@ -56,6 +57,7 @@ OTHER_OPS = frozenset(
 _ATTRIBUTES = {"FixedUnigramCandidateSampler": "vocab_file", "Skipgram": "filename"}
 #: What a loader calls of a resource, a table for example.
 _RESOURCE_CALLS = ("_create_resource", "_initialize", "_destroy_resource")
+INIT_SIGNATURE = "__saved_model_init_op"
 _INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
 
 
@@ -64,6 +66,7 @@ def read_saved_model(directory: Path) -> MetaGraphDef:
     from tensorflow.core.protobuf import saved_model_pb2
 
     path = directory / "saved_model.pb"
+    check_files(directory, links_out=True)
     try:
         saved = saved_model_pb2.SavedModel.FromString(path.read_bytes())
     except (OSError, DecodeError) as exc:
@@ -85,6 +88,17 @@ def unsafe_ops(graph: MetaGraphDef) -> tuple[str, ...]:
     found = {_unsafe(node) for node in reachable(graph.graph_def, roots, _called_by_loaders(graph))}
     saver = [graph.saver_def.restore_op_name, graph.saver_def.filename_tensor_name]
     found |= {_unsafe(node) for node in reachable(graph.graph_def, saver)} - SAVER_OPS
+    if reads_other_files(graph):
+        found.add("InitializeTableFromTextFile of a file that is no asset")
+    # Loaders say where the assets are when they run initializers, and not later.
+    signatures = [
+        info.name
+        for name, definition in graph.signature_def.items()
+        if name != INIT_SIGNATURE
+        for info in definition.outputs.values()
+    ]
+    if any(node.op in TABLE_OPS for node in reachable(graph.graph_def, [*signatures, *saver])):
+        found.add("InitializeTableFromTextFile outside of an initializer")
     return tuple(sorted(name for name in found if name))
 
 
@@ -110,8 +124,9 @@ def _called_by_loaders(graph: MetaGraphDef) -> set[str]:
 
 
 def check_ops(directory: Path, graph: MetaGraphDef) -> None:
-    """Refuses a SavedModel with such operations, and one whose assets are not its own files."""
-    for asset in graph.asset_file_def:
+    """Refuses a SavedModel with such operations, and one whose files or assets are not its own."""
+    check_files(directory, links_out=False)
+    for asset in assets_of(graph):
         if PurePosixPath(asset.filename).is_absolute() or ".." in PurePosixPath(asset.filename).parts:
             raise ConversionError(f"{directory} names an asset outside of its folder: {asset.filename!r}.")
     names = unsafe_ops(graph)
@@ -148,7 +163,7 @@ def reachable(graph: GraphDef, roots: Iterable[str], functions: Iterable[str] = 
         seen.add(name)
         node = nodes[name]
         waiting += [_node_name(each) for each in node.input]
-        called |= _functions(node)
+        called |= functions_of(node)
         yield node
     done: set[str] = set()
     while called - done:
@@ -156,19 +171,8 @@ def reachable(graph: GraphDef, roots: Iterable[str], functions: Iterable[str] = 
         done.add(name)
         if name in bodies:
             for node in bodies[name].node_def:
-                called |= _functions(node)
+                called |= functions_of(node)
                 yield node
-
-
-def _functions(node: NodeDef) -> set[str]:
-    # A function may also be called as if it were an operation.
-    names, waiting = {node.op}, list(node.attr.values())
-    while waiting:
-        value = waiting.pop()
-        for called in (value.func, *value.list.func):
-            names.add(called.name)
-            waiting += called.attr.values()
-    return names
 
 
 def _node_name(tensor: str) -> str:
