@@ -10,7 +10,7 @@ from modelyard.artifact._catalog import (
     list_models,
     verify_version,
 )
-from modelyard.artifact._checksums import check_paths, hash_files, verify_files
+from modelyard.artifact._checksums import check_paths, check_size, hash_files, verify_files
 from modelyard.artifact._example import decode_examples
 from modelyard.artifact._git import git_commit
 from modelyard.artifact._image import MAX_IMAGE_PIXELS, decode_image
@@ -94,6 +94,7 @@ from modelyard.artifact._signature import (
     known_method,
 )
 from modelyard.artifact._signing import (
+    SIGNATURE_BYTES,
     SIGNATURE_NAME,
     Signer,
     TrustedKey,
@@ -142,6 +143,7 @@ __all__ = [
     "RowsCheck",
     "RuntimeChoice",
     "SCHEMA_VERSION",
+    "SIGNATURE_BYTES",
     "SIGNATURE_NAME",
     "STAGING_PREFIX",
     "Signature",
@@ -160,6 +162,7 @@ __all__ = [
     "check_destination",
     "check_model_name",
     "check_paths",
+    "check_size",
     "class_ids",
     "collect",
     "computing_signatures",

@@ -46,11 +46,8 @@ def verify_files(version_dir: Location, manifest: Manifest) -> None:
             if root is not None and isinstance(path, Path) and not path.resolve().is_relative_to(root):
                 raise _leaves(entry)
             size = tree[entry.path].bytes if isinstance(path, RemotePath) else path.stat().st_size
-            if size != entry.bytes:
-                raise IntegrityError(
-                    f"{path} has {size} bytes; its manifest says {entry.bytes}. It was damaged: publish it again."
-                )
-            digest = hashlib.sha256(path.read_bytes()).hexdigest() if isinstance(path, RemotePath) else _sha256(path)
+            check_size(path, size, entry)
+            digest = path.sha256() if isinstance(path, RemotePath) else _sha256(path)
         except OSError as exc:
             raise ArtifactError(f"{path} cannot be read: {exc}") from exc
         if digest != entry.sha256:
@@ -70,6 +67,14 @@ def check_paths(manifest: Manifest) -> None:
         for pure in (PurePosixPath(entry.path), PureWindowsPath(entry.path)):
             if pure.anchor or ".." in pure.parts or not pure.parts:
                 raise _leaves(entry)
+
+
+def check_size(path: Location, size: int, entry: FileEntry) -> None:
+    """Raises an IntegrityError where a file has another size than its manifest says."""
+    if size != entry.bytes:
+        raise IntegrityError(
+            f"{path} has {size} bytes; its manifest says {entry.bytes}. It was damaged: publish it again."
+        )
 
 
 def _leaves(entry: FileEntry) -> ManifestError:

@@ -6,6 +6,7 @@ removed first. A version without one is not there for any reader of ours.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import stat
@@ -121,6 +122,11 @@ class RemotePath:
         with self._reaching("read"):
             content: bytes = self._fs.cat_file(self._path, **({} if most is None else {"start": 0, "end": most}))
         return content
+
+    def sha256(self) -> str:
+        """The checksum of an object, in hexadecimal, read piece by piece."""
+        with self._reaching("read"), self._fs.open(self._path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def write_bytes(self, content: bytes, *, exclusive: bool = False) -> None:
         """Writes an object in one step: readers see the old content or the new one.

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from modelyard.artifact import MANIFEST_NAME, RemotePath
+from modelyard.artifact import MANIFEST_NAME, SIGNATURE_NAME, RemotePath
+from modelyard.errors import IntegrityError
 from modelyard.serving.repository._cache import VersionCache
 from tests.support.models import publish_affine
 from tests.support.object_store import s3
@@ -79,3 +80,19 @@ def test_what_killed_processes_have_half_downloaded_is_removed(tmp_path: Path, m
         with downloading(tmp_path / "alive") as half:
             copy = VersionCache("m", tmp_path / "alive").fetch(version)
             assert set(copy.parent.iterdir()) == {copy, half}
+
+
+def test_what_is_larger_than_its_manifest_says_is_not_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with s3("larger") as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        version = publish_affine(RemotePath("s3://larger/m"), slope=1.0, intercept=0.0)
+        (version.path / SIGNATURE_NAME).write_bytes(b"x" * 1000)
+        copy = VersionCache("m", tmp_path / "whole").fetch(version)
+        assert len((copy / SIGNATURE_NAME).read_bytes()) == 65
+        (version.path / "onnx" / "serving_default.onnx").write_bytes(b"x" * 100_000)
+        monkeypatch.setattr(RemotePath, "download", lambda self, target: pytest.fail("it was downloaded"))
+        with pytest.raises(IntegrityError, match="serving_default.onnx has 100000 bytes; its manifest says"):
+            VersionCache("m", tmp_path / "other").fetch(version)

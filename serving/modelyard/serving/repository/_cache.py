@@ -15,10 +15,12 @@ from pathlib import Path
 
 from modelyard.artifact import (
     MANIFEST_NAME,
+    SIGNATURE_BYTES,
     SIGNATURE_NAME,
     AnyVersion,
     RemoteVersion,
     check_paths,
+    check_size,
     parse_manifest,
     read_manifest_bytes,
     verify_files,
@@ -68,7 +70,11 @@ class VersionCache:
             with _download_in(folder) as scratch:
                 copy = scratch / str(version.number)
                 copy.mkdir()
+                tree = version.path.tree()
                 for entry in manifest.files:
+                    if entry.path in tree:
+                        # Before it fills the disk.
+                        check_size(version.path / entry.path, tree[entry.path].bytes, entry)
                     (copy / entry.path).parent.mkdir(parents=True, exist_ok=True)
                     try:
                         (version.path / entry.path).download(copy / entry.path)
@@ -110,7 +116,8 @@ class VersionCache:
 
     def _fetch_signature(self, version: RemoteVersion, copy: Path) -> None:
         try:
-            signature = (version.path / SIGNATURE_NAME).read_bytes()
+            # A larger one is none, whatever its bytes are.
+            signature = (version.path / SIGNATURE_NAME).read_bytes(SIGNATURE_BYTES + 1)
         except FileNotFoundError:
             (copy / SIGNATURE_NAME).unlink(missing_ok=True)
         else:
