@@ -47,6 +47,11 @@ def pytest_configure(config: pytest.Config) -> None:
         set_logical_cpus()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The file that takes longest comes first: last, it would keep one worker busy while the others have nothing."""
+    items.sort(key=lambda item: item.path.name != "test_zoo.py")
+
+
 def pytest_collection_finish() -> None:
     """What was imported is no garbage: a collection that looked at all of TensorFlow would take a second each time."""
     gc.collect()

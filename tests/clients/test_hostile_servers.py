@@ -43,9 +43,12 @@ from tests.clients.test_lean_grpc import (
     PADDED,
     PING,
     SETTINGS,
+    STATUS,
+    WINDOW,
     Http2Peer,
     answer,
     frame,
+    message,
 )
 
 ONCE = ClientOptions(retry=RetryOptions(attempts=1))
@@ -118,6 +121,13 @@ def test_endless_frames_end_the_call(flood: str, kind: str) -> None:
     with peer(serve) as port, connected(f"grpc://127.0.0.1:{port}", kind, ONCE) as client:
         with pytest.raises(errors.ProtocolError, match=r"frames that carry nothing|blocks of headers"):
             client.status("m", timeout_s=30)
+
+
+def test_windows_may_open_as_often_as_a_server_likes() -> None:
+    core = Http2Connection()
+    stream = core.start(b"", b"request")
+    core.feed(HELLO + 30_000 * frame(WINDOW, 0, 0, b"\0\0\0\1") + answer())
+    assert stream.done and b"".join(stream.parts) == message(STATUS)
 
 
 def test_what_comes_between_calls_delays_none() -> None:

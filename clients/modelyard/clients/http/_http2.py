@@ -218,7 +218,9 @@ class Connection:
     def _read(self, kind: int, flags: int, number: int, payload: bytes, done: list[Stream]) -> None:
         if self._block is not None and kind != _CONTINUATION:
             raise ProtocolError("An HTTP/2 peer broke its headers off for a frame of another kind.")
-        self._count()
+        # A server may open its window for each frame of a request that was sent as a whole.
+        if kind != _WINDOW:
+            self._count()
         if kind in (_HEADERS, _CONTINUATION):
             self._headers(kind, flags, number, payload, done)
         elif kind == _DATA:
