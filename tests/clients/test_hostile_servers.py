@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 
 from modelyard import errors
@@ -337,6 +338,14 @@ def test_values_of_another_form_are_protocol_errors(results: str) -> None:
     call = ExamplesCall(target=TARGET, examples=(), signature="", context=None)
     with pytest.raises(errors.ProtocolError, match="list of numbers"):
         examples.regression_from_json(f'{{"results": {results}}}'.encode(), call)
+
+
+def test_integers_of_any_size_are_floats() -> None:
+    for name in ("bfloat16", "float16", "float32", "float64"):
+        info = {"y": TensorInfo(name="y", dtype=name, shape=None)}
+        signature = SignatureInfo(name="serving_default", method="", inputs={}, outputs=info)
+        got = prediction_from_json(b'{"outputs": [9223372036854775808, 3]}', TARGET, signature, ())["y"]
+        assert got.astype(np.float64).tolist() == [np.inf if name == "float16" else 2.0**63, 3.0]
 
 
 def test_lone_surrogates_are_protocol_errors() -> None:

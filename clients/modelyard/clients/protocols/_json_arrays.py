@@ -29,7 +29,8 @@ def numbers_of_json(value: object, wanted: np.dtype[Any]) -> npt.NDArray[Any]:
     if wrong := _kinds(value) - accepted:
         raise ValueError(f"received {' and '.join(sorted(_NAMES.get(kind, kind.__name__) for kind in wrong))}")
     with np.errstate(over="ignore", under="ignore"):
-        return np.array(value, dtype=wanted)
+        # bfloat16's own package takes no integers of more than 63 bits.
+        return np.array(value, dtype=np.float32 if wanted.kind == "V" else wanted).astype(wanted, copy=False)
 
 
 def strings_of_json(value: object) -> npt.NDArray[Any]:
