@@ -339,10 +339,9 @@ def test_what_cannot_be_converted_is_named(tmp_path: Path) -> None:
         place = f"Format onnx, precision {precision}, graph 'f': the conversion failed"
         with pytest.raises(ConversionError, match=place):
             OnnxVariant(tmp_path, precision=precision, calibration=None, work=tmp_path).write(tmp_path)
-    (tmp_path / "onnx" / "f.onnx").unlink()
-    (tmp_path / "onnx" / "f.onnx").mkdir()
+    (tmp_path / "file").touch()
     with pytest.raises(PublishError):
-        OnnxVariant(tmp_path, precision="float16", calibration=None, work=tmp_path).write(tmp_path)
+        OnnxVariant(tmp_path, precision="float16", calibration=None, work=tmp_path).write(tmp_path / "file")
 
 
 def test_nothing_to_quantize_is_said(tmp_path: Path) -> None:
