@@ -40,6 +40,9 @@ def ports(session_dir: Path) -> Iterator[Ports]:
 
     Not over grpc.aio, whose server leaves six objects of its own for each call.
     """
+    # A collection would look at all that the tests before have left, for seconds each time.
+    gc.collect()
+    gc.freeze()
     folder = session_dir / "garbage"
     publish_affine(folder / "affine", slope=2.0, intercept=1.0)
     publish_slow(folder / "slow", loops=1)
