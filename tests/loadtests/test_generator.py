@@ -107,6 +107,16 @@ def test_requests_leave_no_garbage_whose_collection_would_delay_others(
     assert collected < answered / 2
 
 
+def test_a_run_leaves_frozen_what_its_process_has_frozen() -> None:
+    async def count() -> int:
+        return gc.get_freeze_count()
+
+    # By conftest.py, after the tests were collected.
+    before = gc.get_freeze_count()
+    assert before > 0
+    assert run_precisely(count()) == gc.get_freeze_count() == before
+
+
 def test_every_api_and_payload_gives_the_same_classes(classifier: RunningServer, images: Images) -> None:
     load = options(classifier, rows=2)
     requests = make_requests(load, KINDS, images, distinct=12)

@@ -20,15 +20,19 @@ def run_precisely(main: Coroutine[None, None, _T]) -> _T:
     """Runs a coroutine on a loop with fine timers, with short pauses for garbage collection."""
     thresholds = gc.get_threshold()
     gc.collect()
-    # What exists now (TensorFlow or not, it is a lot) is not looked at again while the run lasts.
-    gc.freeze()
+    # Who has frozen something keeps it so: to unfreeze is to unfreeze all.
+    freeze = not gc.get_freeze_count()
+    if freeze:
+        # What exists now (TensorFlow or not, it is a lot) is not looked at again while the run lasts.
+        gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     try:
         with asyncio.Runner(loop_factory=_loop) as runner:
             return runner.run(main)
     finally:
         gc.set_threshold(*thresholds)
-        gc.unfreeze()
+        if freeze:
+            gc.unfreeze()
 
 
 def _loop() -> asyncio.AbstractEventLoop:
