@@ -29,7 +29,7 @@ from modelyard.artifact import (
     verify_files,
     verify_version,
 )
-from modelyard.artifact import _tree as tree
+from modelyard.artifact import _checksums
 from modelyard.artifact._catalog import find_version
 from modelyard.errors import ArtifactError, ManifestError, PublishError
 from tests.support.hostile import make_large, nested_folders
@@ -175,7 +175,7 @@ def test_more_files_than_a_model_has(
     code, out, _ = run(capsys, "verify", str(models / "b"))
     assert code == 1 and "\x1b" not in out and "9\\x1b[2J\\n" not in out
     assert "does not list: 0\\x1b[2J\\n, 1\\x1b[2J\\n" in out and out.splitlines()[0].endswith(", and 10 more.")
-    monkeypatch.setattr(tree, "MAX_ENTRIES", 15)
+    monkeypatch.setattr(_checksums, "MAX_ENTRIES", 15)
     with pytest.raises(ArtifactError, match="/b/1 has more than 15 files and folders"):
         verify_version(find_version(models / "b", "1"))
 

@@ -10,7 +10,7 @@ from modelyard.artifact._catalog import (
     list_models,
     verify_version,
 )
-from modelyard.artifact._checksums import check_paths, check_size, hash_files, verify_files
+from modelyard.artifact._checksums import check_paths, check_size, entries_below, hash_files, verify_files
 from modelyard.artifact._example import decode_examples
 from modelyard.artifact._git import git_commit
 from modelyard.artifact._image import MAX_IMAGE_PIXELS, decode_image
@@ -103,7 +103,6 @@ from modelyard.artifact._signing import (
     load_trusted_keys,
 )
 from modelyard.artifact._tflite import TfliteModel, tflite_has_state
-from modelyard.artifact._tree import entries_below
 
 __all__ = [
     "AnyFunction",

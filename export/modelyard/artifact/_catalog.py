@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
-from modelyard.artifact._checksums import verify_files
+from modelyard.artifact._checksums import entries_below, verify_files
 from modelyard.artifact._labels import read_labels
 from modelyard.artifact._manifest import MANIFEST_NAME, Manifest, parse_manifest, read_manifest, read_manifest_bytes
 from modelyard.artifact._manifest_parts import format_key
 from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, read_file
 from modelyard.artifact._repository import AnyVersion, ModelVersion, list_versions
 from modelyard.artifact._signing import SIGNATURE_BYTES, SIGNATURE_NAME, TrustedKey, check_signature
-from modelyard.artifact._tree import entries_below
 from modelyard.console import printable
 from modelyard.errors import ArtifactError, ManifestError, ModelNotFoundError
 from modelyard.wire import decimal

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modelyard.artifact._catalog import find_version, verify_version, versions_of
+from modelyard.artifact._checksums import entries_below
 from modelyard.artifact._labels import check_label, one_at_a_time, read_labels, replace_labels
 from modelyard.artifact._manifest import read_manifest_bytes
 from modelyard.artifact._publish_remote import STAGING_PREFIX, collect_remote, remove_remote
 from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, replace_file
 from modelyard.artifact._repository import AnyVersion
 from modelyard.artifact._signing import SIGNATURE_NAME, Signer
-from modelyard.artifact._tree import entries_below
 from modelyard.errors import ArtifactError, ConfigurationError, ModelNotFoundError, PublishError
 
 DEFAULT_LABEL = "stable"
