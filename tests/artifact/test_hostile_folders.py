@@ -19,6 +19,7 @@ from modelyard.artifact import (
     STAGING_PREFIX,
     Manifest,
     Source,
+    _checksums,
     collect,
     describe_model,
     generate_key,
@@ -29,7 +30,6 @@ from modelyard.artifact import (
     verify_files,
     verify_version,
 )
-from modelyard.artifact import _checksums
 from modelyard.artifact._catalog import find_version
 from modelyard.errors import ArtifactError, ManifestError, PublishError
 from tests.support.hostile import make_large, nested_folders
