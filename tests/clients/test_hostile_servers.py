@@ -25,6 +25,7 @@ from modelyard.clients.protocols import (
     metadata_from_json,
     prediction_from_json,
     prediction_from_message,
+    status_from_json,
 )
 from modelyard.clients.protocols.tfs import _example_messages as examples
 from modelyard.clients.protocols.v2 import _codec as v2
@@ -357,3 +358,8 @@ def test_lone_surrogates_are_protocol_errors() -> None:
         body = f'{{"model_spec": {{}}, "metadata": {{"signature_def": {{"{key}": {{}}}}}}}}'
         with pytest.raises(errors.ProtocolError, match="SignatureDefMap"):
             metadata_from_json(body.encode(), TARGET)
+
+
+def test_infinite_integers_are_protocol_errors() -> None:
+    with pytest.raises(errors.ProtocolError, match="GetModelStatusResponse"):
+        status_from_json(b'{"model_version_status": [{"status": {"error_code": 1e999}}]}', TARGET)

@@ -218,7 +218,7 @@ def _message(kind: type[_M], document: object) -> _M:
         # Halves of surrogate pairs, which JSON can write, end protobuf's reader with an error of the interpreter.
         json.dumps(document, ensure_ascii=False).encode()
         json_format.ParseDict(document, message, ignore_unknown_fields=True)
-    except (json_format.ParseError, AttributeError, TypeError, UnicodeEncodeError) as exc:
+    except (json_format.ParseError, AttributeError, TypeError, OverflowError, UnicodeEncodeError) as exc:
         raise ProtocolError(f"Expected a {kind.DESCRIPTOR.full_name} as JSON: {exc}") from exc
     return message
 
