@@ -10,7 +10,14 @@ from modelyard.artifact._catalog import (
     list_models,
     verify_version,
 )
-from modelyard.artifact._checksums import check_paths, check_size, entries_below, hash_files, verify_files
+from modelyard.artifact._checksums import (
+    check_paths,
+    check_size,
+    entries_below,
+    hash_files,
+    targets_below,
+    verify_files,
+)
 from modelyard.artifact._example import decode_examples
 from modelyard.artifact._git import git_commit
 from modelyard.artifact._image import MAX_IMAGE_PIXELS, decode_image
@@ -210,6 +217,7 @@ __all__ = [
     "set_label",
     "sign_version",
     "staging",
+    "targets_below",
     "tflite_has_state",
     "verify_files",
     "verify_version",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from modelyard.artifact._manifest import MANIFEST_NAME, Manifest
@@ -45,6 +46,23 @@ def entries_below(folder: Path) -> dict[str, os.stat_result]:
             continue
         except OSError as exc:
             raise ArtifactError(f"{folder / inside} cannot be read: {exc.strerror or exc}") from exc
+    return found
+
+
+def targets_below(folder: Path) -> dict[str, os.stat_result]:
+    """As :func:`entries_below`, but a link is what it leads to, and is left out where it leads nowhere.
+
+    Raises:
+        ArtifactError: As :func:`entries_below`.
+    """
+    found = {}
+    for name, entry in entries_below(folder).items():
+        if stat.S_ISLNK(entry.st_mode):
+            try:
+                entry = (folder / name).stat()
+            except OSError:
+                continue
+        found[name] = entry
     return found
 
 

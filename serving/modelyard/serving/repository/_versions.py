@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from modelyard.artifact import Location, RemotePath, entries_below
+from modelyard.artifact import Location, RemotePath, targets_below
 from modelyard.errors import ArtifactError, InternalError, ModelyardError
 from modelyard.serving.servables import Servable
 
@@ -86,16 +86,7 @@ def file_stats(folder: Path) -> list[os.stat_result]:
     Raises:
         ArtifactError: They cannot be listed.
     """
-    found = []
-    for name, entry in sorted(entries_below(folder).items()):
-        if stat.S_ISLNK(entry.st_mode):
-            try:
-                entry = (folder / name).stat()
-            except OSError:
-                continue
-        if stat.S_ISREG(entry.st_mode):
-            found.append(entry)
-    return found
+    return [entry for _, entry in sorted(targets_below(folder).items()) if stat.S_ISREG(entry.st_mode)]
 
 
 def surplus(aspired: Collection[int], available: Collection[int], *, resource_preserving: bool) -> tuple[int, ...]:

@@ -17,10 +17,10 @@ from modelyard.artifact import (
     Manifest,
     ModelVersion,
     Signature,
-    entries_below,
     format_key,
     format_path,
     read_manifest,
+    targets_below,
     verify_files,
     verify_version,
 )
@@ -123,15 +123,8 @@ def _gainless(manifest: Manifest, runtime: Runtime, plan: _Plan) -> frozenset[st
 
 def _check_kinds(path: Path) -> None:
     """Refuses a version with pipes, sockets or devices: who opens one may wait for ever, and read without an end."""
-    for name, entry in entries_below(path).items():
-        mode = entry.st_mode
-        if stat.S_ISLNK(mode):
-            try:
-                mode = (path / name).stat().st_mode
-            except OSError:
-                # What leads nowhere keeps nobody waiting.
-                continue
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    for name, entry in targets_below(path).items():
+        if not (stat.S_ISREG(entry.st_mode) or stat.S_ISDIR(entry.st_mode)):
             raise LoadError(
                 f"{path} has {name!r}, which is a pipe, a socket or a device; expected files and folders. Remove it."
             )
