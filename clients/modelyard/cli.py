@@ -10,7 +10,7 @@ import os
 import sys
 from dataclasses import dataclass
 
-from modelyard.console import printable, quiet_libraries, take_verbose
+from modelyard.console import quiet_libraries, take_verbose, write_error
 from modelyard.errors import MissingDependencyError, ModelyardError
 
 EXIT_ERROR = 1
@@ -152,8 +152,7 @@ def _main(arguments: list[str]) -> int:
     try:
         return _run(name, rest)
     except ModelyardError as exc:
-        message = printable(exc.message, keep="\n")
-        sys.stderr.write(f"modelyard {name}: {message}\n")
+        write_error(name, exc.message)
         return EXIT_ERROR
     except KeyboardInterrupt:
         sys.stderr.write(f"modelyard {name}: interrupted\n")

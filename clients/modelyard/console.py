@@ -53,6 +53,11 @@ def printable(text: str, *, keep: str = "") -> str:
     )
 
 
+def write_error(command: str, message: str) -> None:
+    """Says on the standard error why a command fails; names in it, and its lines, may be a model's or a server's."""
+    sys.stderr.write(f"modelyard {command}: {printable(message, keep=chr(10))}\n")
+
+
 def take_verbose(arguments: Sequence[str]) -> list[str]:
     """Takes ``--verbose`` out of a command line: where it is given, this process and its children show everything."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
@@ -230,12 +235,12 @@ class ProgressBar:
     def _move(self, shown: Shown) -> None:
         bars = self._started()
         new = shown.stage not in self._stages
-        if new:
-            self._stages[shown.stage] = bars.add_task(printable(shown.label), total=shown.total, note="")
-        note = f"  {shown.note}" if shown.note else ""
-        task = self._stages[shown.stage]
         # It may hold a name of a model's.
         label = printable(shown.label)
+        if new:
+            self._stages[shown.stage] = bars.add_task(label, total=shown.total, note="")
+        note = f"  {shown.note}" if shown.note else ""
+        task = self._stages[shown.stage]
         bars.update(task, completed=shown.done, total=shown.total, description=label, note=note)
         if bars.console.is_terminal:
             return

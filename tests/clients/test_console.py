@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from modelyard.console import write_error
+
 #: Stands in for the one that is installed: fast, and able to say anything.
 _TENSORFLOW = """
 import os
@@ -151,3 +153,8 @@ def test_a_closed_standard_error_is_no_obstacle(tmp_path: Path) -> None:
     code = "import os; os.close(2); from modelyard.console import quiet_libraries; quiet_libraries(); import tensorflow"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "TF_CPP_MIN_LOG_LEVEL": "2"}
     subprocess.run([sys.executable, "-c", code], env=environment, timeout=60, check=True)
+
+
+def test_errors_of_commands_hold_no_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    write_error("train", "no task \x1b[31mred\nline two")
+    assert capsys.readouterr().err == "modelyard train: no task \\x1b[31mred\nline two\n"

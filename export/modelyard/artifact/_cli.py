@@ -32,7 +32,7 @@ from modelyard.artifact._remote import Location, locate
 from modelyard.artifact._repository import AnyVersion, list_versions
 from modelyard.artifact._signature import DEFAULT_SIGNATURE
 from modelyard.artifact._signing import generate_key, load_signing_key, load_trusted_keys
-from modelyard.console import printable
+from modelyard.console import printable, write_error
 from modelyard.errors import ArtifactError, ConfigurationError, ModelNotFoundError, ModelyardError
 
 _EXAMPLES = """\
@@ -127,14 +127,8 @@ def main(argv: list[str]) -> int:
     try:
         return commands[arguments.command](arguments)
     except ModelyardError as exc:
-        _complain(arguments, exc)
+        write_error(f"repo {arguments.command}", exc.message)
         return 2 if isinstance(exc, ConfigurationError) else 1
-
-
-def _complain(arguments: argparse.Namespace, error: ModelyardError) -> None:
-    # Messages of runtimes have lines.
-    message = printable(error.message, keep="\n")
-    sys.stderr.write(f"modelyard repo {arguments.command}: {message}\n")
 
 
 def _path(text: str) -> Location:
@@ -173,7 +167,7 @@ def _for_each_model(arguments: argparse.Namespace, work: Callable[[Location], ob
         try:
             work(model)
         except ArtifactError as exc:
-            _complain(arguments, exc)
+            write_error(f"repo {arguments.command}", exc.message)
             code = 1
     return code
 

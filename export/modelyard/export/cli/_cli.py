@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 from modelyard.artifact import Location, check_destination, check_model_name, locate
-from modelyard.console import ProgressBar, printable, quiet_libraries
+from modelyard.console import ProgressBar, printable, quiet_libraries, write_error
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.export.cli._objects import custom_objects, make_model
 from modelyard.export.publish import (
@@ -201,9 +201,7 @@ def export_here(argv: list[str] | None = None) -> int:
     try:
         report = _export(arguments)
     except ModelyardError as exc:
-        # Names in it may be a foreign model's.
-        message = printable(exc.message, keep="\n")
-        sys.stderr.write(f"modelyard export: {message}\n")
+        write_error("export", exc.message)
         return 2 if isinstance(exc, ConfigurationError) else 1
     except KeyboardInterrupt:
         sys.stderr.write("modelyard export: stopped. Nothing was published.\n")

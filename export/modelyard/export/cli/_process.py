@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from modelyard.artifact import locate
-from modelyard.console import printable
+from modelyard.console import write_error
 from modelyard.export.cli._cli import make_parser
 from modelyard.export.isolation import ended_by, remove_staging
 
@@ -31,8 +31,8 @@ def main(argv: Sequence[str]) -> int:
     repository = Path(str(locate(arguments.repository)))
     for model_dir in repository.glob("*"):
         remove_staging(model_dir, number)
-    cause = "stopped." if -code in _STOPS else printable(ended_by(code, stage), keep="\n")
-    sys.stderr.write(f"modelyard export: {cause} Nothing was published.\n")
+    cause = "stopped." if -code in _STOPS else ended_by(code, stage)
+    write_error("export", f"{cause} Nothing was published.")
     return 128 - code
 
 

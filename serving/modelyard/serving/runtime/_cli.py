@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 
-from modelyard.console import quiet_libraries, take_verbose
+from modelyard.console import quiet_libraries, take_verbose, write_error
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.serving.config import available_cpus, parse_flags
 from modelyard.serving.runtime._autotune import autotune
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     try:
         options = parse_flags(argv, os.environ)
     except ConfigurationError as exc:
-        sys.stderr.write(f"modelyard serve: {exc.message}\n")
+        write_error("serve", exc.message)
         return 2
     configure_logging(options.telemetry.log_level, options.telemetry.log_form, sys.stderr)
     try:
@@ -39,6 +39,6 @@ def main(argv: list[str]) -> int:
             return 0
         run(options)
     except ModelyardError as exc:
-        sys.stderr.write(f"modelyard serve: {exc.message}\n")
+        write_error("serve", exc.message)
         return 1
     return 0

@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelyard.console import quiet_libraries
+from modelyard.console import quiet_libraries, write_error
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.training.actions import WANDB_MODES
 from modelyard.training.cli._command import Flag, add_assignments, add_flags, make_command
@@ -169,7 +169,7 @@ def main(argv: list[str]) -> int:
         wanted = _wanted_actions(arguments, task, model_dir, reports=reports)
         result, drawn = _train(task, options, model_dir, strategy, wanted, reports=reports)
     except ModelyardError as exc:
-        sys.stderr.write(f"modelyard train: {exc.message}\n")
+        write_error("train", exc.message)
         return 2 if isinstance(exc, ConfigurationError) else 1
     except KeyboardInterrupt:
         sys.stderr.write(f"modelyard train: stopped. The same command goes on from the checkpoint in {model_dir}.\n")
