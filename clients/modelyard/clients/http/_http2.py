@@ -97,6 +97,11 @@ class Stream:
         self.done = False
         self.reset: int | None = None
 
+    @property
+    def data(self) -> memoryview:
+        """The answer's data as a whole."""
+        return memoryview(self.parts[0] if len(self.parts) == 1 else b"".join(self.parts))
+
 
 class Connection:
     """One connection's state, on the client's side.

@@ -18,12 +18,11 @@ import numpy.typing as npt
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from modelyard.wire import MAX_RANK, array_to_tensor, dtype_by_numpy, has_room, varint
+from modelyard.wire import MAX_MESSAGE, MAX_RANK, array_to_tensor, dtype_by_numpy, has_room, varint
 
 #: Number in ``tensorflow.DataType`` to the field of ``TensorProto`` and the dtype of its packed bytes.
 _PACKED = {1: ("float_val", "<f4"), 2: ("double_val", "<f8"), 10: ("bool_val", "|b1")}
 _INT64, _STRING = 9, 7
-_LARGEST_MESSAGE = (1 << 31) - 1
 _FIELD = descriptor_pb2.FieldDescriptorProto
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -59,7 +58,7 @@ def request_bytes(spec: bytes, arrays: Mapping[str, npt.NDArray[Any]], outputs: 
     for output in outputs:
         parts.append(_tagged(0x1A, output.encode()))
         size += len(parts[-1])
-    return None if size > _LARGEST_MESSAGE else b"".join(parts)
+    return None if size > MAX_MESSAGE else b"".join(parts)
 
 
 def response_of(data: bytes) -> tuple[Arrays, Echo] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import reprlib
 from itertools import chain
 from typing import Any
 
@@ -78,4 +79,4 @@ def _bytes(value: Any) -> bytes:
     try:
         return base64.b64decode(value["b64"], validate=True)
     except (KeyError, TypeError, binascii.Error) as exc:
-        raise ValueError(f"expected text or {{'b64': ...}}; received {str(value)[:80]!r}") from exc
+        raise ValueError(f"expected text or {{'b64': ...}}; received {reprlib.repr(value)}") from exc

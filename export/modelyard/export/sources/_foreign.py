@@ -40,7 +40,7 @@ class LoadedModel:
 
 def load_saved_model(directory: Path, *, names: Sequence[str] = (), allow_unsafe_ops: bool = False) -> LoadedModel:
     """Loads a SavedModel directory."""
-    graph = read_saved_model(directory)
+    graph = read_saved_model(directory, links_out=allow_unsafe_ops)
     if not allow_unsafe_ops:
         # Before it is loaded: loading runs the model's initializers.
         check_ops(directory, graph)

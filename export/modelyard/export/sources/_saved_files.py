@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from modelyard.artifact import entries_below
 from modelyard.errors import ArtifactError, ConversionError
+from modelyard.wire import MAX_MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +26,7 @@ TABLE_OPS = frozenset({"InitializeTableFromTextFile", "InitializeTableFromTextFi
 _ASSETS = "saved_model_assets"
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 #: Of the files that are read as a whole: TensorFlow's messages have no more, and a fingerprint has a few bytes.
-_MOST = {"saved_model.pb": (1 << 31) - 1, "fingerprint.pb": 1 << 20}
+_MOST = {"saved_model.pb": MAX_MESSAGE, "fingerprint.pb": 1 << 20}
 
 
 def check_files(directory: Path, *, links_out: bool) -> None:
@@ -109,7 +110,7 @@ class _Origins:
             for body in graph.graph_def.library.function
         }
         #: What loaders put paths of assets in the place of.
-        self._assets = {_node_name(asset.tensor_info.name) for asset in assets_of(graph)}
+        self._assets = {node_name(asset.tensor_info.name) for asset in assets_of(graph)}
         self._objects = graph.object_graph_def.nodes
         #: By function, the objects that loaders bind to its last arguments.
         self._bound = {name: each.bound_inputs for name, each in graph.object_graph_def.concrete_functions.items()}
@@ -123,7 +124,7 @@ class _Origins:
 
     def is_asset(self, scope: str, node: NodeDef, index: int) -> bool:
         """Whether an input of a node is the path of an asset; true for one that is looked at already."""
-        inputs = [_node_name(each) for each in node.input if not each.startswith("^")]
+        inputs = [node_name(each) for each in node.input if not each.startswith("^")]
         if index >= len(inputs):
             return False
         name = inputs[index]
@@ -134,7 +135,7 @@ class _Origins:
         if origin is not None and origin.op == "Identity":
             return self.is_asset(scope, origin, 0)
         if not scope and origin is not None and origin.op == "ReadVariableOp":
-            return self._holds_assets(_node_name(origin.input[0]))
+            return self._holds_assets(node_name(origin.input[0]))
         if not scope:
             return name in self._assets
         if origin is not None or name not in self._arguments[scope]:
@@ -151,7 +152,7 @@ class _Origins:
         if variable not in nodes or nodes[variable].op != "VarHandleOp":
             return False
         same = [each for each in self._variables if _shared_name(each) == _shared_name(nodes[variable])]
-        users = [each for each in nodes.values() if variable in map(_node_name, each.input)]
+        users = [each for each in nodes.values() if variable in map(node_name, each.input)]
         assigned = [each for each in users if each.op == "AssignVariableOp"]
         return (
             len(same) == 1
@@ -189,5 +190,6 @@ def _shared_name(variable: NodeDef) -> bytes:
     return bytes(variable.attr["shared_name"].s) or variable.name.encode()
 
 
-def _node_name(tensor: str) -> str:
+def node_name(tensor: str) -> str:
+    """The node that makes a tensor, or that an input waits for."""
     return tensor.removeprefix("^").partition(":")[0]

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from modelyard.errors import ConversionError
-from modelyard.export.sources._saved_files import TABLE_OPS, assets_of, check_files, functions_of, reads_other_files
+from modelyard.export.sources._saved_files import (
+    TABLE_OPS,
+    assets_of,
+    check_files,
+    functions_of,
+    node_name,
+    reads_other_files,
+)
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.function_pb2 import FunctionDef
@@ -61,12 +68,12 @@ INIT_SIGNATURE = "__saved_model_init_op"
 _INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
 
 
-def read_saved_model(directory: Path) -> MetaGraphDef:
-    """Reads the meta graph with the tag ``serve``, without running anything."""
+def read_saved_model(directory: Path, *, links_out: bool = False) -> MetaGraphDef:
+    """Reads the meta graph with the tag ``serve``, without running anything; refuses files that are not its own."""
     from tensorflow.core.protobuf import saved_model_pb2
 
     path = directory / "saved_model.pb"
-    check_files(directory, links_out=True)
+    check_files(directory, links_out=links_out)
     try:
         saved = saved_model_pb2.SavedModel.FromString(path.read_bytes())
     except (OSError, DecodeError) as exc:
@@ -124,8 +131,7 @@ def _called_by_loaders(graph: MetaGraphDef) -> set[str]:
 
 
 def check_ops(directory: Path, graph: MetaGraphDef) -> None:
-    """Refuses a SavedModel with such operations, and one whose files or assets are not its own."""
-    check_files(directory, links_out=False)
+    """Refuses a SavedModel with such operations, and one whose assets are not its own files."""
     for asset in assets_of(graph):
         if PurePosixPath(asset.filename).is_absolute() or ".." in PurePosixPath(asset.filename).parts:
             raise ConversionError(f"{directory} names an asset outside of its folder: {asset.filename!r}.")
@@ -153,7 +159,7 @@ def reachable(graph: GraphDef, roots: Iterable[str], functions: Iterable[str] = 
     """Nodes that the roots depend on, with the whole body of every function that they call, or that is named."""
     nodes: Mapping[str, NodeDef] = {node.name: node for node in graph.node}
     bodies: Mapping[str, FunctionDef] = {body.signature.name: body for body in graph.library.function}
-    waiting = [_node_name(name) for name in roots]
+    waiting = [node_name(name) for name in roots]
     seen: set[str] = set()
     called: set[str] = set(functions)
     while waiting:
@@ -162,7 +168,7 @@ def reachable(graph: GraphDef, roots: Iterable[str], functions: Iterable[str] = 
             continue
         seen.add(name)
         node = nodes[name]
-        waiting += [_node_name(each) for each in node.input]
+        waiting += [node_name(each) for each in node.input]
         called |= functions_of(node)
         yield node
     done: set[str] = set()
@@ -173,7 +179,3 @@ def reachable(graph: GraphDef, roots: Iterable[str], functions: Iterable[str] = 
             for node in bodies[name].node_def:
                 called |= functions_of(node)
                 yield node
-
-
-def _node_name(tensor: str) -> str:
-    return tensor.removeprefix("^").partition(":")[0]

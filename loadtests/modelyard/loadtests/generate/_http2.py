@@ -210,5 +210,4 @@ class _Connection(asyncio.Protocol):
 
 
 def _message(stream: Http2Stream) -> bytes:
-    data = stream.parts[0] if len(stream.parts) == 1 else b"".join(stream.parts)
-    return bytes(memoryview(data)[_MESSAGE_HEAD:])
+    return bytes(stream.data[_MESSAGE_HEAD:])

@@ -120,7 +120,7 @@ def regression_from_json(data: bytes, call: ExamplesCall) -> Regression:
 
 def _scored(label: object, score: object) -> ClassScore:
     if not isinstance(label, str) or isinstance(score, bool) or not isinstance(score, (int, float)):
-        raise TypeError(f"a label or a score is {label!r}, {score!r}"[:80])
+        raise TypeError("expected a text and a number")
     return ClassScore(label=label, score=float(score))
 
 

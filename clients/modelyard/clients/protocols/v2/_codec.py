@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import reprlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -30,6 +31,7 @@ from modelyard.clients.protocols import (
 from modelyard.clients.values import ModelMetadata, Prediction, SignatureInfo, TensorInfo, array_json
 from modelyard.errors import InvalidInputError, ProtocolError, RequestTooLargeError, UnsupportedError
 from modelyard.wire import (
+    MAX_MESSAGE,
     MAX_RANK,
     OIP_DATATYPES,
     OIP_DTYPES,
@@ -53,7 +55,6 @@ _FIELDS = {
     "int64": "int64_contents", "uint8": "uint_contents", "uint16": "uint_contents", "uint32": "uint_contents",
     "uint64": "uint64_contents", "float32": "fp32_contents", "float64": "fp64_contents", "string": "bytes_contents",
 }  # fmt: skip
-_LARGEST_MESSAGE = (1 << 31) - 1
 #: Field 7 of ``ModelInferRequest``, length-delimited.
 _RAW_TAG = b"\x3a"
 
@@ -72,7 +73,7 @@ def infer_message(call: PredictCall, arrays: Arrays) -> bytes:
         raw = array_to_raw(array)
         parts += (_RAW_TAG, varint(len(raw)), raw)
     size = sum(map(len, parts))
-    if size > _LARGEST_MESSAGE:
+    if size > MAX_MESSAGE:
         raise RequestTooLargeError(
             f"Inputs of {size} bytes do not fit into one message, which holds less than 2 GiB; send fewer rows."
         )
@@ -299,7 +300,7 @@ def _values_to_array(values: list[Any], datatype: str, shape: Sequence[int], nam
 def _shape(sizes: Iterable[Any], name: str) -> tuple[int, ...]:
     shape = tuple(sizes)
     if len(shape) > MAX_RANK or not all(type(size) is int and size >= 0 for size in shape) or not has_room(shape):
-        raise ProtocolError(f"Output {name!r} has the shape {str(shape)[:80]}, which no array has.")
+        raise ProtocolError(f"Output {name!r} has the shape {reprlib.repr(shape)}, which no array has.")
     return shape
 
 

@@ -97,14 +97,13 @@ class Codec:
         raise self._error(stream, status, trailers, late=late)
 
     def _message(self, stream: Http2Stream) -> bytes:
-        parts = stream.parts
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        data = stream.data
         packed, size = _READ_HEAD.unpack_from(data) if len(data) >= _HEAD else (0, -1)
         if size != len(data) - _HEAD:
             raise ProtocolError(f"{self.url} answered with {len(data)} bytes, which are not one gRPC message.")
         if not packed:
-            return bytes(memoryview(data)[_HEAD:])
-        return inflated(memoryview(data)[_HEAD:], dict(stream.headers).get("grpc-encoding"), self.url, self._limit)
+            return bytes(data[_HEAD:])
+        return inflated(data[_HEAD:], dict(stream.headers).get("grpc-encoding"), self.url, self._limit)
 
     def _error(
         self, stream: Http2Stream, status: str | None, trailers: dict[str, str], *, late: bool
