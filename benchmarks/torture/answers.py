@@ -27,7 +27,7 @@ from modelyard.clients.protocols.v2 import _codec as v2
 from modelyard.clients.values import SignatureInfo, TensorInfo
 from modelyard.errors import ModelyardError
 from modelyard.wire import inference_pb2, serving_pb2, tensorflow_pb2
-from tests.clients.test_lean_grpc import GOOD as HTTP2_ANSWERS
+from tests.clients.http2_script import GOOD as HTTP2_ANSWERS
 from tests.clients.test_lean_rest import GOOD as HTTP1_ANSWERS
 
 _TARGET = make_target("m", None, None)

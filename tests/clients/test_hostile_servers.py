@@ -32,15 +32,13 @@ from modelyard.clients.protocols.v2 import _codec as v2
 from modelyard.clients.values import SignatureInfo, TensorInfo
 from modelyard.wire import inference_pb2, serving_pb2, tensorflow_pb2
 from tests.clients.conftest import connected, peer
-from tests.clients.http_script import read_message
-from tests.clients.test_lean_grpc import (
+from tests.clients.http2_script import (
     ACK,
     DATA,
     END_HEADERS,
     GOAWAY,
     HEADERS,
     HELLO,
-    KINDS,
     OK,
     PADDED,
     PING,
@@ -52,7 +50,9 @@ from tests.clients.test_lean_grpc import (
     frame,
     message,
 )
+from tests.clients.http_script import read_message
 
+KINDS = ["", "async"]
 ONCE = ClientOptions(retry=RetryOptions(attempts=1))
 TARGET = Target(model="m")
 
@@ -65,10 +65,6 @@ def _little_memory(most: int) -> Iterator[None]:
         assert tracemalloc.get_traced_memory()[1] < most
     finally:
         tracemalloc.stop()
-
-
-def _of_stream(data: bytes, number: int) -> bytes:
-    return data.replace(b"\0\0\0\1", number.to_bytes(4))
 
 
 def test_small_parts_of_an_answer_keep_nothing_of_what_came_with_them() -> None:
@@ -140,7 +136,7 @@ def test_what_comes_between_calls_delays_none() -> None:
         one, flooding, first = Http2Peer(connection), first, False
         connection.sendall(HELLO)
         stream = one.request()[0]
-        connection.sendall(_of_stream(answer(), stream))
+        connection.sendall(answer(stream=stream))
         while flooding:
             connection.sendall(frame(99, 0, 0, bytes(100_000)))
         connection.recv(1)
@@ -166,7 +162,7 @@ def test_connections_that_take_no_more_calls_make_room(full: str) -> None:
         opened.append(1)
         one = Http2Peer(connection)
         connection.sendall(HELLO)
-        connection.sendall(_of_stream(answer(), one.request()[0]) + FULL[full])
+        connection.sendall(answer(stream=one.request()[0]) + FULL[full])
         # It stays open.
         while connection.recv(1 << 16):
             pass
@@ -193,7 +189,7 @@ def test_a_connection_that_says_nothing_is_left() -> None:
             # The first connection's server hangs after its settings.
             while connection.recv(1 << 16):
                 pass
-        connection.sendall(_of_stream(answer(), one.request()[0]))
+        connection.sendall(answer(stream=one.request()[0]))
         connection.recv(1)
 
     async def run(port: int) -> None:
