@@ -505,7 +505,7 @@ def test_health_checks_share_connections(affine_server: RunningServer, kind: str
             while True:
                 stream, _, _ = one.request()
                 asked.append(1)
-                connection.sendall(answer(b"\x08\x01").replace(b"\0\0\0\1", stream.to_bytes(4)))
+                connection.sendall(answer(b"\x08\x01", stream=stream))
 
     balance = BalanceOptions(probe_interval_s=0.02)
     with peer(serve) as port, contextlib.ExitStack() as stack:
