@@ -161,9 +161,11 @@ def test_warm_up_may_be_turned_off(tmp_path: Path) -> None:
 
 def test_every_kind_of_record(tmp_path: Path) -> None:
     save_tf1_half_plus_two(tmp_path / "half" / "1")
+    bare = prediction_log_pb2.PredictionLog()
+    bare.predict_log.request.inputs["x"].CopyFrom(tf.make_tensor_proto([[2.0]]))
     example = tf.train.Example()
     example.features.feature["x"].float_list.value.append(2.0)
-    records = [predict_log([[2.0]])]
+    records = [predict_log([[2.0]]), bare.SerializeToString()]
     log = prediction_log_pb2.PredictionLog()
     log.classify_log.request.model_spec.signature_name = "classify_x_to_y"
     log.classify_log.request.input.example_list.examples.append(example)
@@ -180,4 +182,4 @@ def test_every_kind_of_record(tmp_path: Path) -> None:
     records.append(log.SerializeToString())
     write_records(tmp_path / "half" / "1", records)
     with serve(tmp_path / "half", model="half", log_dir=tmp_path) as server:
-        assert "replayed 4 warm-up records" in server.log_text()
+        assert "replayed 5 warm-up records" in server.log_text()

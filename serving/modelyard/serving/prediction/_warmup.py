@@ -63,6 +63,8 @@ def _replay(servable: Servable, data: bytes, place: str) -> None:
         raise InvalidRequestError(f"Failed to parse {place}: it is no PredictionLog. ({exc})") from exc
     try:
         if log.WhichOneof("log_type") == "predict_log":
+            # TensorFlow Serving takes records without one: the default signature is meant.
+            log.predict_log.request.model_spec.SetInParent()
             request = _messages.predict_request(log.predict_log.request)
             signature = servable.signature(request.spec.signature_name)
             if signature.stateful:
