@@ -274,6 +274,7 @@ def test_scenarios(repository: Path, name: str, arguments: tuple[str, ...], text
         (("scenario", "rollout", "--host-grpc", "localhost:1"), "give --serve REPOSITORY"),
         (("scenario", "storm"), "invalid choice: 'storm'"),
         (("run", "--serve", "/nowhere"), "/nowhere does not exist; expected a model repository"),
+        (("run", "--serve", "/no\x1b[2Jwhere"), "/no\\x1b[2Jwhere does not exist"),
         (("run", "-t", "soon"), "received 'soon'; expected a duration above 0 such as 30, 30s, 1m30s or 1h"),
         (("h2load", "-t", "1.5s"), "received '1.5s'; expected whole seconds"),
         (("run", "--data", "rows.parquet", "--host-grpc", f"127.0.0.1:{free_port()}"), "cannot be reached"),

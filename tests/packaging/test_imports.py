@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "training": {"errors", "console", "lazy", "wire", "artifact", "export"},
     "export": {"errors", "console", "lazy", "wire", "artifact", "reports", "training"},
     "pipeline": {"errors", "console", "lazy", "wire", "artifact", "clients", "training", "export", "serving"},
-    "loadtests": {"errors", "lazy", "wire", "clients", "artifact", "reports", "training"},
+    "loadtests": {"errors", "console", "lazy", "wire", "clients", "artifact", "reports", "training"},
 }
 ROOMS_OF_FOLDERS = ("clients", "export", "loadtests", "serving", "training")
 #: The packages of the server, from the bottom: each may import those before it.

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from modelyard.console import write_error
 from modelyard.errors import MissingDependencyError, ModelyardError
 from modelyard.loadtests.cli._commands import COMMANDS, command
 from modelyard.loadtests.options import EXIT_FAILED, add_arguments, duration, options_from
@@ -51,7 +52,7 @@ def main(argv: list[str]) -> int:
     try:
         return command(argv[0], argv[1:]) if argv and argv[0] in COMMANDS else _locust(argv)
     except ModelyardError as exc:
-        sys.stderr.write(f"modelyard loadtest: {exc.message}\n")
+        write_error("loadtest", exc.message)
         return EXIT_FAILED
 
 

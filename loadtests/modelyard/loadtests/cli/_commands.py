@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from modelyard.console import printable
 from modelyard.errors import ConfigurationError, MissingDependencyError
 from modelyard.loadtests.cli._capacity import add_capacity, capacity
 from modelyard.loadtests.cli._compare import add_compare, run_compare
@@ -110,7 +111,7 @@ def _finish(report: Report, args: argparse.Namespace) -> int:
         write_junit(report.checks, report.title, args.junit)
     for check in report.checks:
         if not check.kept:
-            sys.stderr.write(f"load test: LIMIT BROKEN: {check.subject}: {check.text}\n")
+            sys.stderr.write(printable(f"load test: LIMIT BROKEN: {check.subject}: {check.text}") + "\n")
     return report.exit_code
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
+from modelyard.console import printable
 from modelyard.loadtests.generate import Run, served, split_cores
 from modelyard.loadtests.options import Limits, LoadTestOptions, check_limits, model_dir
 from modelyard.loadtests.report import Report, generator_notes
@@ -17,7 +18,8 @@ from modelyard.loadtests.traffic import Traffic, find_traffic
 
 
 def tell(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
+    """Prints lines; names in them, and what errors say, are the server's."""
+    sys.stdout.write(f"{printable(text, keep=chr(10))}\n")
     sys.stdout.flush()
 
 

@@ -15,6 +15,7 @@ from locust.event import Events
 from locust.runners import STATE_RUNNING, STATE_SPAWNING, MasterRunner, WorkerRunner
 
 from modelyard.clients import connect
+from modelyard.console import printable, write_error
 from modelyard.errors import ModelyardError
 from modelyard.loadtests.options import (
     EXIT_BROKEN,
@@ -62,9 +63,9 @@ def _on_init(environment: Environment, **_: object) -> None:
             connect(url).close()
         state = _state(options)
     except ModelyardError as exc:
-        sys.stderr.write(f"load test: {exc.message}\n")
+        write_error("loadtest", exc.message)
         raise SystemExit(EXIT_FAILED) from exc
-    sys.stdout.write(f"load test: {state.text}\n")
+    sys.stdout.write(printable(f"load test: {state.text}") + "\n")
     setattr(environment, KEY, state)
     apis = {kind.partition(" ")[0] for kind in state.kinds}
     environment.user_classes = [kind for kind in environment.user_classes if _wanted(kind, apis, bool(state.recorded))]
@@ -98,10 +99,11 @@ def _on_quitting(environment: Environment, **_: object) -> None:
     measured = [_measured(environment, state, kind) for kind in state.kinds]
     for row in measured:
         agreement = f"{row.matches / row.known:.2%}" if row.known else "-"
-        sys.stdout.write(
+        text = (
             f"load test: {row.name}: {row.requests} requests, {row.failures} failed, p50 {row.p50_ms:g} ms, "
-            f"p95 {row.p95_ms:g} ms, p99 {row.p99_ms:g} ms, agreement {agreement}\n"
+            f"p95 {row.p95_ms:g} ms, p99 {row.p99_ms:g} ms, agreement {agreement}"
         )
+        sys.stdout.write(printable(text) + "\n")
     total = environment.stats.total
     together = Measured(
         name="all", requests=total.num_requests, failures=total.num_failures, p50_ms=0, p95_ms=0, p99_ms=0, known=0,
@@ -112,9 +114,9 @@ def _on_quitting(environment: Environment, **_: object) -> None:
         planned = state.options.shape.seconds if state.options.shape else environment.parsed_options.run_time
         checks.append(interruption(together.seconds, planned or math.inf))
     broken = [check for check in checks if not check.kept]
-    sys.stdout.write(checks_table(checks) + "\n")
+    sys.stdout.write(printable(checks_table(checks), keep="\n") + "\n")
     for check in broken:
-        sys.stderr.write(f"load test: LIMIT BROKEN: {check.subject}: {check.text}\n")
+        sys.stderr.write(printable(f"load test: LIMIT BROKEN: {check.subject}: {check.text}") + "\n")
     if state.options.junit:
         write_junit(checks, "modelyard loadtest", state.options.junit)
     code = exit_code(checks)
