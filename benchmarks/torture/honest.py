@@ -46,6 +46,7 @@ class Honest:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self._calls = Calls()
+        self._ended = 0
         self._lock = threading.Lock()
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
@@ -57,12 +58,21 @@ class Honest:
                 self._calls.seconds.append(row["seconds"])
                 if row["error"]:
                     self._calls.failed.append(row["error"])
+                self._ended += 1
 
     def take(self) -> Calls:
         """The calls that ended since the last time."""
         with self._lock:
             calls, self._calls = self._calls, Calls()
         return calls
+
+    def next(self, timeout_s: float) -> bool:
+        """Waits for the end of a call that begins from now on; whether it came in time."""
+        # The call that is under way began before.
+        enough, deadline = self._ended + 2, time.monotonic() + timeout_s
+        while self._ended < enough and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self._ended >= enough
 
     def over(self, seconds: float) -> Calls:
         """The calls of the next while."""

@@ -29,6 +29,8 @@ MAX_DESCRIPTORS = 4
 QUIET_S, AFTER_S = 2.0, 0.3
 #: How long memory and descriptors have to come back.
 SETTLE_S = 10.0
+#: How long an honest call is waited for that an attack holds up: longer than its own deadline.
+WAIT_S = 30.0
 
 
 @dataclass(kw_only=True)
@@ -97,8 +99,12 @@ def watched(each: Case, target: Target, client: Honest, *, quiet_s: float) -> Ou
     outcome = _timed(each, target)
     # What ends an attack costs something, too.
     time.sleep(0.05 if target.short else AFTER_S)
+    # A call that is held up ends, and is known, after the attack that holds it up.
+    goes_on = client.next(WAIT_S)
     outcome.quiet, outcome.beside = quiet, client.take()
     problems = outcome.problems
+    if not goes_on:
+        problems.append(f"{WAIT_S:.0f} s later no honest call had ended")
     if target.server.process.poll() is not None:
         problems.append(f"the server ended with {target.server.process.returncode}: {target.server.log_text()[-500:]}")
         return outcome
