@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -134,11 +133,18 @@ def test_exporters_at_once_lose_nothing(store: None) -> None:
     assert not [name for name in RemotePath(url).tree() if name.startswith(STAGING_PREFIX)]
 
 
+#: Publishes until it has written the first file of one version: there it waits to be killed.
 SCRIPT = """
-import sys
+import sys, time
 from modelyard.artifact import RemotePath
 from tests.support.models import publish_affine
-print("ready", flush=True)
+
+def stops(path, source, upload=RemotePath.upload):
+    upload(path, source)
+    if f"/{sys.argv[2]}/" in str(path):
+        time.sleep(60)
+
+RemotePath.upload = stops
 while True:
     publish_affine(RemotePath(sys.argv[1]), slope=1.0, intercept=0.0)
 """
@@ -146,20 +152,30 @@ while True:
 
 def test_a_killed_exporter_leaves_whole_versions_only(store: None) -> None:
     model = RemotePath("s3://artifacts/models/killed")
-    for pause in (0.0, 0.05, 0.13):
-        command = [sys.executable, "-c", SCRIPT, str(model)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as process:
-            if process.stdout is None:
-                pytest.fail("no pipe")
-            process.stdout.readline()
-            until(model.tree, 60)
-            time.sleep(pause)
-            process.send_signal(signal.SIGKILL)
+
+    def begun() -> set[str]:
+        """Versions of which there are some files, and a claim to write the others."""
+        tree = model.tree()
+        return {name.partition("/")[0] for name in tree if f"{STAGING_PREFIX}{name.partition('/')[0]}" in tree}
+
+    half: set[str] = set()
+    for turn in range(3):
+        # The first is killed in its first version, the others in their second.
+        number = str(2 * turn + 1)
+        command = [sys.executable, "-c", SCRIPT, str(model), number]
+        with subprocess.Popen(command, cwd=Path(__file__).parents[2]) as process:
+            try:
+                until(lambda number=number: number in begun(), 60)  # type: ignore[misc]
+            finally:
+                process.kill()
+        half |= begun()
+    assert half == {"1", "3", "5"}
     versions = list_versions(model)
+    assert [version.number for version in versions] == [2, 4]
     for version in versions:
         verify_version(version)
     time.sleep(1.1)
-    collect(model, keep=len(versions) or 1, stale_s=0)
+    collect(model, keep=len(versions), stale_s=0)
     left = model.tree()
     assert {name.partition("/")[0] for name in left} == {str(version.number) for version in versions}
     assert sum(name.endswith(MANIFEST_NAME) for name in left) == len(versions)
