@@ -30,6 +30,7 @@ from modelyard.clients import (
     connect_async,
 )
 from modelyard.clients.http import encode_fields as encode
+from modelyard.wire import serving_pb2
 from tests.clients.conftest import connected, peer
 from tests.clients.http2_script import (
     ACK,
@@ -126,6 +127,25 @@ def speaking(serve: Callable[[socket.socket], None], kind: str, options: ClientO
 def test_every_form_of_an_answer_is_read(name: str, kind: str) -> None:
     with speaking(say(GOOD[name]), kind) as client:
         assert client.status("m", timeout_s=10).available == (3,)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_messages_are_sent_compressed_where_that_is_asked_for(kind: str) -> None:
+    sent: list[tuple[dict[str, str], int, bytes]] = []
+
+    def serve(connection: socket.socket) -> None:
+        one = Http2Peer(connection)
+        _, headers, packed = one.request()
+        flag = next(payload[0] for kind, _, _, payload in one.frames if kind == DATA)
+        sent.append((headers, flag, packed))
+        connection.sendall(HELLO + answer())
+        connection.recv(1)
+
+    with speaking(serve, kind, ClientOptions(compression="gzip")) as client:
+        assert client.status("mine", timeout_s=10).available == (3,)
+    ((headers, flag, packed),) = sent
+    assert (headers["grpc-encoding"], headers["grpc-accept-encoding"], flag) == ("gzip", "identity,gzip", 1)
+    assert serving_pb2.GetModelStatusRequest.FromString(gzip.decompress(packed)).model_spec.name == "mine"
 
 
 @pytest.mark.parametrize("kind", KINDS)
