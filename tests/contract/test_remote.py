@@ -12,8 +12,8 @@ from modelyard.artifact import MANIFEST_NAME, RemotePath, generate_key, load_sig
 from modelyard.cli import main
 from tests.support.admin import ask, available
 from tests.support.models import publish_affine
-from tests.support.object_store import s3
-from tests.support.server import RunningServer, run_to_end, serve
+from tests.support.object_store import s3, s3_at
+from tests.support.server import RunningServer, free_port, run_to_end, serve
 
 WAIT_S = 60
 #: A store where nobody listens, and an SDK that does not ask it again for 10 s.
@@ -84,13 +84,18 @@ def test_versions_come_and_go_in_the_store(environment: Mapping[str, str], tmp_p
 
 def test_a_store_that_refuses(environment: Mapping[str, str], tmp_path: Path) -> None:
     """Nobody listens: the server says so, stays, and serves when the store is back."""
-    away = {**environment, **AWAY}
+    publish_affine(RemotePath("s3://models/away"), slope=2.0, intercept=0.0)
+    port, secret = free_port(), "what-nobody-is-told"
+    away = {**environment, **AWAY, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_SECRET_ACCESS_KEY": secret}
     with serve("s3://models/away", model="m", log_dir=tmp_path, env=away, wait=False) as server:
         expected = "base path s3://models/away cannot be read"
         server.wait_until(lambda: expected in server.log_text(), WAIT_S, "saying that the store is away")
-        assert "AWS_ENDPOINT_URL" in server.log_text() and environment["AWS_SECRET_ACCESS_KEY"] != ""
-        status, text = server.post("/v1/models/m:predict", b'{"instances": [1.0]}')
-        assert status in (404, 503) and "m" in text
+        assert "AWS_ENDPOINT_URL" in server.log_text()
+        status, error = ask(server, "m")
+        assert (status, "base path away cannot be read" in error) == (404, True), error
+        with s3_at(port):
+            server.wait_until(lambda: ask(server, "m") == 2.0, WAIT_S, "serving when the store is back")
+        assert secret not in server.log_text()
 
 
 @pytest.mark.parametrize("away", [True, False])

@@ -13,24 +13,33 @@ from unittest import mock
 def s3(bucket: str) -> Iterator[Mapping[str, str]]:
     """Yields the environment in which ``s3://<bucket>`` is there; it is set in this process, too."""
     import s3fs
+
+    with s3_at(0) as url:
+        environment = {
+            "AWS_ENDPOINT_URL": url,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+        try:
+            with mock.patch.dict(os.environ, environment):
+                s3fs.S3FileSystem.clear_instance_cache()
+                s3fs.S3FileSystem().mkdir(bucket)
+                yield environment
+        finally:
+            s3fs.S3FileSystem.clear_instance_cache()
+
+
+@contextlib.contextmanager
+def s3_at(port: int) -> Iterator[str]:
+    """Yields the address of a store at a port; all stores of this process have the same objects."""
     from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server.start()
-    host, port = server.get_host_and_port()
-    environment = {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
     try:
-        with mock.patch.dict(os.environ, environment):
-            s3fs.S3FileSystem.clear_instance_cache()
-            s3fs.S3FileSystem().mkdir(bucket)
-            yield environment
+        yield "http://{}:{}".format(*server.get_host_and_port())
     finally:
-        s3fs.S3FileSystem.clear_instance_cache()
         server.stop()
