@@ -99,7 +99,5 @@ def test_each_costs_only_its_sender(server: RunningServer, case: tuple[str, byte
     received, answer = post(server, path, body, headers)
     assert (received, text in answer.get("error", "")) == (status, True), answer
     assert post(server, f"{V1}:predict", b'{"instances": [2]}', {}) == (200, {"predictions": [5.0]})
-
-
-def test_nothing_of_it_is_a_fault_of_ours(server: RunningServer) -> None:
+    # Nor is it a fault of ours.
     assert "Traceback" not in server.log_text()
