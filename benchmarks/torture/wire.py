@@ -53,6 +53,10 @@ _FLOODS: dict[str, tuple[bytes, int, int, bool]] = {
 }  # fmt: skip
 
 
+#: No connection may flood the server for so many seconds.
+_ENDED_S = 10.0
+
+
 def _flood_case(title: str, chunk: bytes, each: int, streams: int, short: bool) -> None:
     """Registers a flood of one frame on four connections, which come back when they are ended for it."""
 
@@ -67,7 +71,8 @@ def _flood_case(title: str, chunk: bytes, each: int, streams: int, short: bool) 
                 with wire(target.server.grpc_port) as connection:
                     for number in range(streams):
                         connection.send(head(2 * number + 1, PREDICT))
-                    sent += flood(connection, chunk, each, end - time.monotonic())
+                    sent += flood(connection, chunk, each, _ENDED_S)
+                    expect(connection.closed, f"{sent:,} frames, and the server has not ended the connection")
             return sent
 
         return Result(inputs=frames.crowd(4, attack), figures={"connections": next(connections)})
