@@ -73,9 +73,11 @@ def broken(scratch: Scratch, seeds: list[bytes], read: Callable[[bytes], Any]) -
 
 @case("malformed", "manifest.json, in process", own=True)
 def manifests(scratch: Scratch) -> Result:
-    """Of a version that is served."""
+    """Of a version that is served; and without its checksum, for whatever is broken there is read."""
     seed = (publish_affine(scratch.folder / "m", slope=2.0, intercept=1.0).path / MANIFEST_NAME).read_bytes()
-    return broken(scratch, [seed, json.dumps(json.loads(seed)).encode()], lambda data: parse_manifest(data, Path("m")))
+    document = json.loads(seed)
+    del document["sha256"]
+    return broken(scratch, [seed, json.dumps(document).encode()], lambda data: parse_manifest(data, Path("m")))
 
 
 @case("malformed", "labels.json, in process", own=True)
@@ -133,8 +135,9 @@ def examples(scratch: Scratch) -> Result:
 def tensors(scratch: Scratch) -> Result:
     """Its rules of shapes, contents and values."""
     seeds = []
-    for dtype in (1, 2, 3, 4, 7, 9, 10, 14, 19):
-        tensor = tensorflow_pb2.TensorProto(tensor_content=b"\1" * 24)
+    contents = {dtype: b"\1" * 3 * size for dtype, size in {1: 4, 2: 8, 3: 4, 4: 1, 9: 8, 10: 1, 14: 2, 19: 2}.items()}
+    for dtype, content in {**contents, 7: b"\1\1\1abc"}.items():
+        tensor = tensorflow_pb2.TensorProto(tensor_content=content)
         tensor.ParseFromString(tensor.SerializeToString() + bytes([8, dtype]))
         tensor.tensor_shape.dim.add(size=3)
         tensor.tensor_shape.dim.add(size=1)
