@@ -284,15 +284,25 @@ def test_no_such_model(tmp_path: Path, call: Callable[[Path], object]) -> None:
         list_models(tmp_path / "absent")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+#: Root may read everything, until it has lost the right to.
+AS_OTHERS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+
+@pytest.mark.skipif(bool(AS_OTHERS) and shutil.which("setpriv") is None, reason="root may read everything")
 def test_a_folder_that_may_not_be_read_is_no_model(model_dir: Path) -> None:
     """Such as lost+found, which a mounted disk brings along."""
     closed = model_dir.parent / "lost+found"
-    closed.mkdir(mode=0)
+    shutil.copytree(model_dir, closed)
+    code = "import sys; from modelyard.artifact import list_models, locate; print(*list_models(locate(sys.argv[1])))"
+    command = [*AS_OTHERS, sys.executable, "-c", code, str(model_dir.parent)]
+    found = []
     try:
-        assert list_models(model_dir.parent) == ("fashion",)
+        for mode in (0o755, 0):
+            closed.chmod(mode)
+            found.append(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
     finally:
         closed.chmod(0o755)
+    assert found == ["fashion lost+found\n", "fashion\n"]
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
