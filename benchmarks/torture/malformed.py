@@ -17,11 +17,14 @@ from hypothesis import strategies as st
 
 from benchmarks.torture import frames
 from benchmarks.torture.cases import Result, Target, case, expect
+from benchmarks.torture.repository import served
 from modelyard.clients.http import decode_fields
 from modelyard.wire import inference_pb2, serving_pb2, tensorflow_pb2
 from tests.support.forms import mutated
+from tests.support.models import publish_regressor
 
 _BOTH = ("native", "python")
+_EXAMPLES = "examples"
 #: Drawn examples are sent as they are and with so many changes each.
 _CHANGED = 49
 #: Requests that are sent before their answers are read.
@@ -96,6 +99,29 @@ def _classify(draw: Any) -> bytes:
         example = request.input.example_list.examples.add()
         feature = example.features.feature[draw(st.text(max_size=4))]
         feature.float_list.value.extend(draw(st.lists(st.floats(width=32), max_size=3)))
+    return request.SerializeToString()
+
+
+def _regress_json(draw: Any) -> bytes:
+    value = st.one_of(_NUMBERS, st.lists(_NUMBERS, max_size=2), _JSON)
+    example = st.dictionaries(st.sampled_from(["x", "x", "y"]), value, max_size=2)
+    document = st.fixed_dictionaries({"examples": st.lists(example, max_size=3)}, optional={"context": example})
+    return _dumped(draw(document))
+
+
+def _regress(draw: Any) -> bytes:
+    request = serving_pb2.RegressionRequest()
+    request.model_spec.name = _EXAMPLES
+    for _ in range(draw(st.integers(1, 3))):
+        # Most are as the model wants them, so that what is broken is behind them.
+        feature = request.input.example_list.examples.add().features.feature[draw(st.sampled_from(["x"] * 7 + ["y"]))]
+        kind = draw(st.sampled_from(["float"] * 7 + ["int64", "bytes", ""]))
+        if kind == "float":
+            feature.float_list.value.extend(draw(st.lists(st.floats(width=32), min_size=1, max_size=2)))
+        elif kind == "int64":
+            feature.int64_list.value.extend(draw(st.lists(_SIZES, max_size=2)))
+        elif kind == "bytes":
+            feature.bytes_list.value.extend(draw(st.lists(st.binary(max_size=5), max_size=2)))
     return request.SerializeToString()
 
 
@@ -240,19 +266,35 @@ class _Grpc:
         return found[3], found[4], int.from_bytes(found[5:9]), found[9:]
 
 
-def _rest_case(title: str, path: str, make: Callable[[Any], bytes], *, packed: bool = False) -> None:
+def _examples_model(target: Target) -> None:
+    """Puts a model over examples beside the others: who asks these for it is told so before an example is read."""
+    model = target.folder.parent / "models" / _EXAMPLES
+    if not model.exists():
+        publish_regressor(model)
+    served(target.server, _EXAMPLES, 1, "the model over examples")
+
+
+def _rest_case(
+    title: str, path: str, make: Callable[[Any], bytes], *, packed: bool = False, examples: bool = False
+) -> None:
     @case("malformed", title, transports=_BOTH, at_capacity=True)
     def run(target: Target) -> Result:
+        if examples:
+            _examples_model(target)
         with closing(_Rest(target, path, *(["content-encoding: gzip"] if packed else []))) as rest:
             sent = drawn(make, target.count(10, 0) + 0.1, rest.send)
+        expect(rest.statuses[200] or not examples, f"of {sent} none was answered")
         return Result(inputs=sent, text=_told(rest.statuses))
 
 
-def _grpc_case(title: str, path: str, make: Callable[[Any], bytes]) -> None:
+def _grpc_case(title: str, path: str, make: Callable[[Any], bytes], *, examples: bool = False) -> None:
     @case("malformed", title, at_capacity=True)
     def run(target: Target) -> Result:
+        if examples:
+            _examples_model(target)
         with closing(_Grpc(target, path)) as grpc:
             sent = drawn(make, target.count(10, 0) + 0.1, grpc.send)
+        expect(grpc.codes[0] or not examples, f"of {sent} none was answered")
         return Result(inputs=sent, text=_told(grpc.codes))
 
 
@@ -263,11 +305,13 @@ def _told(counts: Counter[int]) -> str:
 _V1 = "/v1/models/victim"
 _rest_case("REST JSON, predict", f"{_V1}:predict", _v1)
 _rest_case("REST JSON, classify", f"{_V1}:classify", _v1)
+_rest_case("REST JSON, regress with examples", f"/v1/models/{_EXAMPLES}:regress", _regress_json, examples=True)
 _rest_case("v2 JSON", "/v2/models/victim/infer", lambda draw: _dumped(_v2_document(draw)))
 _rest_case("v2 index and load", "/v2/repository/index", lambda draw: _dumped(draw(_JSON)))
 _rest_case("gzip of REST JSON", f"{_V1}:predict", lambda draw: gzip.compress(_v1(draw), 1), packed=True)
 _grpc_case("Predict's protobuf and TensorProtos", frames.PREDICT, _predict)
 _grpc_case("Classify's protobuf", "/tensorflow.serving.PredictionService/Classify", _classify)
+_grpc_case("Regress's protobuf with examples", "/tensorflow.serving.PredictionService/Regress", _regress, examples=True)
 _grpc_case("ModelInfer's protobuf", "/inference.GRPCInferenceService/ModelInfer", _infer)
 
 

@@ -124,6 +124,16 @@ def publish_rounds(model_dir: Path) -> AnyVersion:
     return _publish(model_dir, graph("rounds", "y"), regress=graph("regress", "outputs"))
 
 
+def publish_regressor(model_dir: Path) -> AnyVersion:
+    """Publishes ``outputs = 2 x`` over the feature x of examples, a float32: its only signature regresses."""
+
+    x, outputs = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch"]) for name in ("x", "outputs"))
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["outputs"])], "regressor", [x], [outputs])
+    return publish_graphs(
+        model_dir, {DEFAULT_SIGNATURE: graph}, {DEFAULT_SIGNATURE: _regress(DEFAULT_SIGNATURE)}, Source()
+    )
+
+
 def publish_crashing(model_dir: Path) -> AnyVersion:
     """Publishes ``y = x`` over float32 [-1] as an ONNX version that ends onnxruntime's process: an LSTM on no rows."""
 
@@ -244,14 +254,19 @@ def _publish(model_dir: Location, graph: onnx.GraphProto, *, regress: onnx.Graph
     }
     if regress is not None:
         graphs["regress"] = regress
-        signatures["regress"] = Signature(
-            inputs=(TensorSpec(name="inputs", dtype="string", shape=(-1,)),),
-            outputs=specs(regress.output),
-            compute="regress",
-            method=REGRESS_METHOD,
-            decode=ExampleDecode(input="inputs", features=(FeatureSpec(name="x", dtype="float32"),)),
-        )
+        signatures["regress"] = _regress("regress")
     return publish_graphs(model_dir, graphs, signatures, Source())
+
+
+def _regress(graph: str) -> Signature:
+    """The signature of a graph from x to outputs, over examples with x."""
+    return Signature(
+        inputs=(TensorSpec(name="inputs", dtype="string", shape=(-1,)),),
+        outputs=(TensorSpec(name="outputs", dtype="float32", shape=(-1,)),),
+        compute=graph,
+        method=REGRESS_METHOD,
+        decode=ExampleDecode(input="inputs", features=(FeatureSpec(name="x", dtype="float32"),)),
+    )
 
 
 def publish_graphs(
