@@ -47,6 +47,8 @@ SINGLE: list[tuple[str, str, Any]] = [
     ("int32", '{"inputs": {"x": [[[1,2],[3,4],[5,6]]]}}', [[[1, 2], [3, 4], [5, 6]]]),
     ("int32", '{"inputs": [[[1,2],[3,4],[5,6]]]}', [[[1, 2], [3, 4], [5, 6]]]),
     ("string", '{"inputs": {"b64": "aGVsbG8="}}', b"hello"),
+    # Upstream skips white space in base64, as base64(1) and MIME encoders write it.
+    ("string", '{"instances": [{"b64": "aGVs\\nbG8=\\n"}, {"b64": " d29y\\r\\nbGQ\\t"}]}', [b"hello", b"world"]),
     ("float32", '{"inputs": 2.5}', 2.5),
     ("float32", '{"inputs": []}', []),
     ("bool", '{"instances": [true, false]}', [True, False]),
@@ -117,6 +119,7 @@ REFUSED: list[tuple[dict[str, str], str, str]] = [
     ({"x": "float32"}, '{"inputs": {"x": {"b64": "aGVsbG8="}}}', "Type: Object is not of expected type: float"),
     ({"x": "string"}, '{"inputs": {"x": {"a": "b"}}}', "not formatted correctly for base64 data"),
     ({"x": "string"}, '{"instances": [{"b64": "a"}]}', "Unable to base64 decode"),
+    ({"x": "string"}, '{"instances": [{"b64": "aGVsbG8=\\u00a0"}]}', "Unable to base64 decode"),
     (
         {"i": "int32", "s": "string"},
         '{"instances": [{"i": [[1,2]], "s": ["a"]}, {"i": [[[7,8]]], "s": ["b"]}]}',

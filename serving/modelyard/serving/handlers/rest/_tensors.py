@@ -16,6 +16,7 @@ from modelyard.serving.requests import cpp_dtype_name
 from modelyard.wire import MAX_RANK, dtype_by_name
 
 _B64 = "b64"
+_SPACE = b" \t\n\v\f\r"
 #: How many numbers are looked at while no other thread has its turn: about a millisecond.
 _SLICE = 1 << 15
 
@@ -103,10 +104,10 @@ def decode_b64(value: Mapping[str, object]) -> bytes:
     """Decodes ``{"b64": "<text>"}``."""
     if not is_b64(value):
         raise InvalidInputError(f"JSON Value: {quote(value)} not formatted correctly for base64 data")
-    text = value[_B64]
     try:
-        # Upstream does not insist on padding.
-        return base64.b64decode(text + "=" * (-len(text) % 4) if "=" not in text else text, validate=True)
+        # Upstream skips white space, such as the line breaks that many tools write, and does not insist on padding.
+        text = value[_B64].encode("ascii").translate(None, _SPACE)
+        return base64.b64decode(text if b"=" in text else text + b"=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError) as exc:
         raise InvalidInputError(f"Unable to base64 decode: {exc}") from exc
 
