@@ -176,6 +176,17 @@ def test_values_that_make_no_sense(flag: str, message: str) -> None:
     assert message in caught.value.message
 
 
+def test_negative_numbers_mean_what_they_mean_upstream() -> None:
+    """No pause, no time-out, no effect."""
+    options = parse(
+        "--load_retry_interval_micros=-1", "--rest_api_timeout_in_ms=-1", "--num_request_iterations_for_warmup=-1"
+    )
+    assert (options.watch.retry_interval_s, options.warmup_iterations) == (0.0, 1)
+    assert options.rest_timeout_s == parse("--rest_api_timeout_in_ms=0").rest_timeout_s > 1e6
+    without_effect = [flag.name for flag in FLAGS if flag.effect == "ignored" and flag.kind in ("int", "float")]
+    parse(*(f"--{name}=-1" for name in without_effect), "--tensorflow_session_parallelism=2")
+
+
 @pytest.mark.parametrize("name", [flag.name for flag in FLAGS if flag.kind in ("int", "float")])
 @pytest.mark.parametrize("digits", [20, 300])
 def test_numbers_that_nothing_can_hold(name: str, digits: int) -> None:

@@ -94,14 +94,16 @@ def group(kind: Callable[[], object]) -> Any:
     return field(default_factory=kind, metadata={"group": kind})
 
 
-def same(name: str, default: Value, help: str, *, most: float = math.inf) -> Flag:
+def same(name: str, default: Value, help: str, *, least: float = 0, most: float = math.inf) -> Flag:
     """A flag of TensorFlow Serving that has its effect here."""
-    return Flag(name=name, default=default, help=help, effect="same", most=most)
+    return Flag(name=name, default=default, help=help, effect="same", least=least, most=most)
 
 
 def ignored(name: str, default: Value, note: str) -> Flag:
     """A flag of TensorFlow Serving that has no effect here; the note says why, or what to use instead."""
-    return Flag(name=name, default=default, help="accepted, no effect", effect="ignored", note=note)
+    return Flag(
+        name=name, default=default, help="accepted, no effect", effect="ignored", note=note, least=-math.inf
+    )  # fmt: skip
 
 
 def path_or_none(text: str) -> Path | None:

@@ -102,7 +102,7 @@ def _check_combinations(args: argparse.Namespace) -> None:
             "--console is served on the REST port, and there is none; set --rest_api_port=8501, too."
         )
     parts = (args.tensorflow_intra_op_parallelism, args.tensorflow_inter_op_parallelism)
-    if args.tensorflow_session_parallelism and all(parts):
+    if args.tensorflow_session_parallelism and min(parts) > 0:
         raise ConfigurationError(
             "--tensorflow_session_parallelism, --tensorflow_intra_op_parallelism and --tensorflow_inter_op_parallelism "
             "are all set; expected the first alone, or the other two."

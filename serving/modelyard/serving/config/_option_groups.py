@@ -125,8 +125,9 @@ class WatchOptions:
         "damaged files are not tried again until they change; they would fail the same way",
     )  # fmt: skip
     retry_interval_s: float = upstream(
-        "load_retry_interval_micros", 60_000_000, "time between two tries", read=lambda micros: micros / 1e6
-    )
+        "load_retry_interval_micros", 60_000_000, "time between two tries (0 or less: none)",
+        read=lambda micros: max(0.0, micros / 1e6), least=-math.inf,
+    )  # fmt: skip
     explicit: bool = set_by(
         False,
         Flag(

@@ -117,8 +117,8 @@ class ServerOptions:
     grpc_socket_path: str = upstream("grpc_socket_path", "", "also listen for gRPC on this UNIX socket")
     rest_api_port: int = upstream("rest_api_port", 0, "REST port, 0 for none")
     rest_timeout_s: float = upstream(
-        "rest_api_timeout_in_ms", 30000, "time that a REST request may take",
-        read=lambda milliseconds: milliseconds / 1e3 or FOREVER_S,
+        "rest_api_timeout_in_ms", 30000, "time that a REST request may take (0 or less: any)",
+        read=lambda milliseconds: milliseconds / 1e3 if milliseconds > 0 else FOREVER_S, least=-math.inf,
     )  # fmt: skip
     cors: bool = upstream("rest_api_enable_cors_support", False, "answer with CORS headers")
     grpc_channel_arguments: tuple[tuple[str, int | str], ...] = upstream(
@@ -164,7 +164,12 @@ class ServerOptions:
     warmup_iterations: int = set_by(
         1,
         same("enable_model_warmup", True, "replay assets.extra/tf_serving_warmup_requests before serving"),
-        same("num_request_iterations_for_warmup", 0, "how often each record is replayed (0: once)"),
+        same(
+            "num_request_iterations_for_warmup",
+            0,
+            "how often each record is replayed (0 or less: once)",
+            least=-math.inf,
+        ),
     )
     metrics_paths: tuple[str, ...] = upstream(
         "monitoring_config_file", "", "MonitoringConfig: serve Prometheus metrics on the REST port",
