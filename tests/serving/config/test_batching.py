@@ -34,6 +34,12 @@ def test_the_parameters_file(tmp_path: Path) -> None:
     assert read_batch_parameters(file) == BatchParameters()
 
 
+def test_a_file_from_an_editor_of_windows(tmp_path: Path) -> None:
+    file = tmp_path / "batching.config"
+    file.write_bytes(b"\xef\xbb\xbf# rows\r\nmax_batch_size { value: 8 }\r\n")
+    assert read_batch_parameters(file, pad_with_zeros=False).max_batch_size == 8
+
+
 def test_the_largest_numbers_are_no_limit(tmp_path: Path) -> None:
     file = tmp_path / "batching.config"
     file.write_text(f"max_enqueued_batches {{ value: {(1 << 63) - 1} }}")

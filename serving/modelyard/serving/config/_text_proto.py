@@ -22,7 +22,8 @@ def read_text_proto(path: Path, message: _M, *, flag: str, secret: bool = False)
             content = file.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
             raise ConfigurationError(f"{flag}={path} has more than {_MAX_BYTES:,} bytes; expected fewer.")
-        return text_format.Parse(content.decode("utf-8"), message)
+        # Editors of Windows begin a file with a byte order mark, which protobuf's own reader in C++ skips.
+        return text_format.Parse(content.decode("utf-8-sig"), message)
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigurationError(f"{flag}={path} cannot be read: {exc}") from exc
     except text_format.ParseError as exc:
