@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from modelyard.artifact import TensorSpec
 from modelyard.errors import InternalError, InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends import TensorFlowBackend
+from modelyard.wire import tensorflow_pb2
 
 
 def _load(path: Path, tags: tuple[str, ...] = ("serve",)) -> TensorFlowBackend:
@@ -64,6 +66,24 @@ def test_tf1_state_lives_as_long_as_the_model(counter_saved_model: Path) -> None
     assert backend.run("incr_counter_by", {"delta": np.array(0.5, np.float32)}, ["output"])["output"].item() == 2.5
     backend.close()
     assert _load(counter_saved_model).run("get_counter", {}, ["output"])["output"].item() == 0.0
+
+
+def test_signatures_that_were_edited_in_the_saved_file(signatures_saved_model: Path, tmp_path: Path) -> None:
+    """As upstream, what the file says is served, whatever the functions are called that it was saved with."""
+    edited = shutil.copytree(signatures_saved_model, tmp_path / "edited")
+    saved = tensorflow_pb2.SavedModel.FromString((edited / "saved_model.pb").read_bytes())
+    definitions = saved.meta_graphs[0].signature_def
+    definitions["added"].CopyFrom(definitions["label"])
+    two = definitions["two"]
+    two.inputs["image"].CopyFrom(two.inputs["x"])
+    two.outputs["score"].CopyFrom(two.outputs["y"])
+    del two.inputs["x"], two.outputs["y"]
+    (edited / "saved_model.pb").write_bytes(saved.SerializeToString())
+    backend = _load(edited)
+    assert backend.run("added", {"id": np.array([2, 7])}, ["label"])["label"].tolist() == [b"two", b"none"]
+    inputs = {"image": np.array([1, 2], np.float32), "count": np.array([5, 6])}
+    values = backend.run("two", inputs, ["score", "next"])
+    assert {name: value.tolist() for name, value in values.items()} == {"score": [2.5, 3.0], "next": [6, 7]}
 
 
 def test_a_wrong_shape_is_refused(keras_saved_model: Path) -> None:

@@ -57,12 +57,15 @@ class TensorFlowBackend:
             ) from exc
         self._tf = tf
         signatures = callable_signatures(graph)
-        self._runner: _Functions | _Session | None
+        self._runner: _Functions | _Session | None = None
         try:
             if graph.HasField("object_graph_def"):
-                self._runner = _Functions(tf, path, tags, signatures)
-            else:
-                # TF1's reference variables exist in a session only; TF2's functions need none.
+                functions = _Functions(tf, path, tags, signatures)
+                self._runner = functions if functions.have(signatures) else None
+                del functions
+            if self._runner is None:
+                # TF1's reference variables exist in a session only; TF2's functions need none, but do not know of
+                # signatures that were added or renamed in the saved file.
                 self._runner = session = _Session(tf, path, tags, graph, threads)
                 signatures = session.corrected(signatures)
         # TensorFlow raises classes of its own, ValueError, OSError, KeyError and more: the boundary maps them all.
@@ -116,7 +119,17 @@ class _Functions:
         self._tf = tf
         # The functions do not keep the variables alive: the model must.
         self._model = tf.saved_model.load(str(path), tags=list(tags))
-        self._functions = {name: self._model.signatures[name] for name in names}
+        found = self._model.signatures
+        self._functions = {name: found[name] for name in names if name in found}
+
+    def have(self, signatures: Mapping[str, Signature]) -> bool:
+        """Whether these are the functions' own signatures."""
+        return all(
+            name in self._functions
+            and self._functions[name].structured_input_signature[1].keys() == {spec.name for spec in signature.inputs}
+            and self._functions[name].structured_outputs.keys() == {spec.name for spec in signature.outputs}
+            for name, signature in signatures.items()
+        )
 
     def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         tf = self._tf
