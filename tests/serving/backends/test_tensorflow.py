@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 
 from modelyard.artifact import TensorSpec
 from modelyard.errors import InternalError, InvalidInputError, LoadError, PredictionError
-from modelyard.serving.backends import TensorFlowBackend
+from modelyard.serving.backends import TensorFlowBackend, available_runtimes
+from modelyard.serving.requests import Arrays
 from modelyard.wire import tensorflow_pb2
 
 
@@ -84,6 +87,33 @@ def test_signatures_that_were_edited_in_the_saved_file(signatures_saved_model: P
     inputs = {"image": np.array([1, 2], np.float32), "count": np.array([5, 6])}
     values = backend.run("two", inputs, ["score", "next"])
     assert {name: value.tolist() for name, value in values.items()} == {"score": [2.5, 3.0], "next": [6, 7]}
+
+
+@pytest.mark.parametrize(
+    ("model", "signature", "inputs", "expected"),
+    [
+        ("tf1_saved_model", "serving_default", {"x": np.array([[1], [3]], np.float32)}, {"y": [[2.5], [3.5]]}),
+        ("signatures_saved_model", "label", {"id": np.array([2, 7])}, {"label": [b"two", b"none"]}),
+    ],
+)
+def test_a_saved_model_as_text(
+    model: str, signature: str, inputs: Arrays, expected: dict[str, Any], request: Any, tmp_path: Path
+) -> None:
+    """TensorFlow reads it, and so does TensorFlow Serving."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    text = shutil.copytree(request.getfixturevalue(model), tmp_path / "text")
+    saved = saved_model_pb2.SavedModel.FromString((text / "saved_model.pb").read_bytes())
+    (text / "saved_model.pbtxt").write_text(text_format.MessageToString(saved))
+    (text / "saved_model.pb").unlink()
+    assert available_runtimes(text) == ("tensorflow",)
+    values = _load(text).run(signature, inputs, list(expected))
+    assert {name: value.tolist() for name, value in values.items()} == expected
+
+    for nonsense in (b"meta_graphs { ", b"\xff", b"meta_graphs { signature_def { value { defaults " + b"{" * 100_000):
+        (text / "saved_model.pbtxt").write_bytes(nonsense)
+        with pytest.raises(LoadError, match="saved_model.pbtxt cannot be read as a SavedModel"):
+            _load(text)
 
 
 def test_a_wrong_shape_is_refused(keras_saved_model: Path) -> None:

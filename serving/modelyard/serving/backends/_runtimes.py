@@ -9,7 +9,7 @@ from typing import Literal
 
 from modelyard.artifact import DEFAULT_SIGNATURE, ONNX_FOLDER, format_path, onnx_files
 from modelyard.errors import MissingDependencyError
-from modelyard.serving.backends._saved_model import SAVED_MODEL_NAME
+from modelyard.serving.backends._saved_model import is_saved_model
 
 Runtime = Literal["onnxruntime", "litert", "openvino", "tensorflow"]
 RUNTIMES: tuple[Runtime, ...] = ("onnxruntime", "litert", "openvino", "tensorflow")
@@ -53,9 +53,10 @@ def available_runtimes(path: Path) -> tuple[Runtime, ...]:
         found.append("onnxruntime")
     if _has_file(path, "model*.tflite"):
         found.append("litert")
-    if saved_model_of(path) is not None:
+    saved_model = saved_model_of(path)
+    if saved_model is not None:
         found.append("tensorflow")
-    if "onnxruntime" in found or "tensorflow" in found:
+    if "onnxruntime" in found or (saved_model is not None and is_saved_model(saved_model, as_text=False)):
         found.append("openvino")
     return tuple(found)
 
@@ -66,7 +67,7 @@ def _has_file(folder: Path, pattern: str) -> bool:
 
 def saved_model_of(path: Path) -> Path | None:
     places = (path, path / TRITON_SAVED_MODEL)
-    return next((place for place in places if (place / SAVED_MODEL_NAME).is_file()), None)
+    return next((place for place in places if is_saved_model(place)), None)
 
 
 def is_installed(runtime: Runtime) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from modelyard.artifact import Signature, TensorSpec, known_method
@@ -13,16 +14,34 @@ from modelyard.serving.backends._files import read_model
 from modelyard.wire import MAX_MESSAGE, dtype_by_enum, shape_from_proto, tensorflow_pb2
 
 SAVED_MODEL_NAME = "saved_model.pb"
+#: The same as text, as TensorFlow 1 writes it with ``as_text``.
+_TEXT_NAME = "saved_model.pbtxt"
+#: Some 20 seconds of a processor.
+_MAX_TEXT = 64 << 20
 #: The pseudo-signature by which TF2 initialises a model; it cannot be called.
 INIT_SIGNATURE = "__saved_model_init_op"
 
 
+def is_saved_model(path: Path, *, as_text: bool = True) -> bool:
+    """Whether a directory holds a SavedModel; ``as_text`` also one in protobuf's text format."""
+    return (path / SAVED_MODEL_NAME).is_file() or (as_text and (path / _TEXT_NAME).is_file())
+
+
 def read_meta_graph(path: Path, tags: Sequence[str]) -> tensorflow_pb2.MetaGraphDef:
-    """Reads what a SavedModel directory says about its signatures and its format."""
+    """Reads what a SavedModel directory says about its signatures and its format.
+
+    Of a SavedModel as text, what is not said of them may be missing.
+    """
     file = path / SAVED_MODEL_NAME
     try:
-        saved_model = tensorflow_pb2.SavedModel.FromString(read_model(file, MAX_MESSAGE))
-    except DecodeError as exc:
+        if file.exists() or not is_saved_model(path):
+            saved_model = tensorflow_pb2.SavedModel.FromString(read_model(file, MAX_MESSAGE))
+        else:
+            file = path / _TEXT_NAME
+            text = read_model(file, _MAX_TEXT).decode("utf-8")
+            # Our messages hold no more of TensorFlow's than is needed here.
+            saved_model = text_format.Parse(text, tensorflow_pb2.SavedModel(), allow_unknown_field=True)
+    except (DecodeError, UnicodeDecodeError, text_format.ParseError, RecursionError) as exc:
         raise LoadError(f"{file} cannot be read as a SavedModel: {exc}") from exc
     for graph in saved_model.meta_graphs:
         if set(tags) == set(graph.meta_info_def.tags):
