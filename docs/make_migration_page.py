@@ -21,6 +21,9 @@ answers and errors are TensorFlow Serving's. What differs on purpose:
   Without it, OpenVINO serves what it can compute (no strings, no state), with the same files:
   `pip install 'modelyard[openvino]'`, and `--runtime=openvino` where TensorFlow is installed, too. Or
   `modelyard export` writes ONNX and TFLite files, verified against the SavedModel, that need neither.
+- **Operations of TensorFlow Text and TensorFlow Decision Forests**, which upstream's server has built in, come with
+  their packages: `pip install tensorflow-text`, or `tensorflow-decision-forests`, for the TensorFlow that is installed.
+  They are imported where a model needs them.
 - **A folder of several models is served as it is**: `--model_repository=/models` serves every `/models/NAME/VERSION/`,
   takes new models and drops removed ones while the server runs, and needs no configuration file. Versions may be laid
   out as Triton's, too: `NAME/1/model.onnx`, `NAME/1/model.savedmodel/` (`config.pbtxt` is not read).

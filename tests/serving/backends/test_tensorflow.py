@@ -10,7 +10,7 @@ from google.protobuf import text_format
 
 from modelyard.artifact import TensorSpec
 from modelyard.errors import InternalError, InvalidInputError, LoadError, PredictionError
-from modelyard.serving.backends import TensorFlowBackend, available_runtimes
+from modelyard.serving.backends import TensorFlowBackend, _tensorflow, available_runtimes
 from modelyard.serving.requests import Arrays
 from modelyard.wire import tensorflow_pb2
 
@@ -114,6 +114,32 @@ def test_a_saved_model_as_text(
         (text / "saved_model.pbtxt").write_bytes(nonsense)
         with pytest.raises(LoadError, match="saved_model.pbtxt cannot be read as a SavedModel"):
             _load(text)
+
+
+@pytest.mark.parametrize("model", ["tf1_saved_model", "signatures_saved_model"])
+def test_operations_that_come_with_a_package(
+    model: str, request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upstream has those of TensorFlow Text built in; here its package is imported where a model needs one."""
+    original = request.getfixturevalue(model)
+    copy = shutil.copytree(original, tmp_path / "copy")
+    saved = tensorflow_pb2.SavedModel.FromString((copy / "saved_model.pb").read_bytes())
+    graph = saved.meta_graphs[0].graph_def
+    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
+        nodes[0].op = "TFText>Tokenize"
+    (copy / "saved_model.pb").write_bytes(saved.SerializeToString())
+    monkeypatch.setattr(_tensorflow, "_OPERATIONS", ("no_such_package",))
+    with pytest.raises(LoadError, match=r"TFText>Tokenize.*pip install tensorflow-text"):
+        _load(copy)
+    # It stands in for the package, and puts the operation that is there in place of the one that is not.
+    name = f"operations_of_{model}"
+    (tmp_path / f"{name}.py").write_text(
+        f"import shutil\nshutil.copytree({str(original)!r}, {str(copy)!r}, dirs_exist_ok=True)\n"
+    )
+    (tmp_path / "operations_that_fail.py").write_text("raise RuntimeError('built for another TensorFlow')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(_tensorflow, "_OPERATIONS", ("operations_that_fail", name))
+    assert _load(copy).signatures == _load(original).signatures
 
 
 def test_a_wrong_shape_is_refused(keras_saved_model: Path) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
+import logging
 import os
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,8 +31,17 @@ from modelyard.serving.backends._saved_model import callable_signatures, read_me
 from modelyard.serving.requests import without_paths
 from modelyard.wire import dtype_by_enum, tensorflow_pb2
 
+_LOG = logging.getLogger("modelyard.serving")
+
 #: Names of the inputs in the order of the arguments, and the prepared call.
 _Call = tuple[list[str], Callable[..., Sequence[object]]]
+#: Packages whose import registers the operations that upstream's server is built with.
+_OPERATIONS = ("tensorflow_text", "tensorflow_decision_forests")
+_UNKNOWN_OPERATION = "Op type not registered"
+_OPERATIONS_HINT = (
+    "TensorFlow Serving has the operations of TensorFlow Text and TensorFlow Decision Forests built in; here they come "
+    "with their packages: pip install tensorflow-text, or tensorflow-decision-forests, of this TensorFlow's version."
+)
 #: Prepared calls that a model keeps: there is one for each set of outputs that clients ask for.
 _MAX_CALLS = 64
 
@@ -56,21 +69,19 @@ class TensorFlowBackend:
                 "such as /tmp."
             ) from exc
         self._tf = tf
-        signatures = callable_signatures(graph)
-        self._runner: _Functions | _Session | None = None
+        self._runner: _Functions | _Session | None
+        load = partial(_load, tf, path, tags, graph, threads)
         try:
-            if graph.HasField("object_graph_def"):
-                functions = _Functions(tf, path, tags, signatures)
-                self._runner = functions if functions.have(signatures) else None
-                del functions
-            if self._runner is None:
-                # TF1's reference variables exist in a session only; TF2's functions need none, but do not know of
-                # signatures that were added or renamed in the saved file.
-                self._runner = session = _Session(tf, path, tags, graph, threads)
-                signatures = session.corrected(signatures)
+            try:
+                self._runner, signatures = load()
+            except Exception as exc:
+                if _UNKNOWN_OPERATION not in str(exc) or not _import_operations():
+                    raise
+                self._runner, signatures = load()
         # TensorFlow raises classes of its own, ValueError, OSError, KeyError and more: the boundary maps them all.
         except Exception as exc:
-            raise LoadError(f"TensorFlow cannot load {path}: {exc}") from exc
+            hint = f" {_OPERATIONS_HINT}" if _UNKNOWN_OPERATION in str(exc) else ""
+            raise LoadError(f"TensorFlow cannot load {path}: {exc}{hint}") from exc
         #: The SavedModel's signatures that can be called.
         self.signatures: Mapping[str, Signature] = signatures
 
@@ -110,6 +121,37 @@ def collect_cycles() -> None:
     gc.collect()
     if settled:
         gc.freeze()
+
+
+def _load(
+    tf: ModuleType, path: Path, tags: Sequence[str], graph: tensorflow_pb2.MetaGraphDef, threads: int
+) -> tuple[_Functions | _Session, dict[str, Signature]]:
+    signatures = callable_signatures(graph)
+    if graph.HasField("object_graph_def"):
+        functions = _Functions(tf, path, tags, signatures)
+        if functions.have(signatures):
+            return functions, signatures
+        del functions
+    # TF1's reference variables exist in a session only; TF2's functions need none, but do not know of signatures that
+    # were added or renamed in the saved file.
+    session = _Session(tf, path, tags, graph, threads)
+    return session, session.corrected(signatures)
+
+
+def _import_operations() -> bool:
+    """Imports the packages of operations that are installed; whether any is new."""
+    new = False
+    for package in _OPERATIONS:
+        if package in sys.modules or importlib.util.find_spec(package) is None:
+            continue
+        try:
+            importlib.import_module(package)
+        # Built for another TensorFlow, it fails in ways of its own.
+        except Exception as exc:
+            _LOG.warning("%s is installed and cannot be imported: %s", package, exc)
+        else:
+            new = True
+    return new
 
 
 class _Functions:
