@@ -11,7 +11,7 @@ import pytest
 from modelyard.artifact import MANIFEST_NAME, RemotePath, generate_key, load_signing_key, sign_version
 from modelyard.cli import main
 from tests.support.admin import ask, available
-from tests.support.models import publish_affine
+from tests.support.models import publish_affine, save_half_plus_two
 from tests.support.object_store import s3, s3_at
 from tests.support.server import RunningServer, free_port, run_to_end, serve
 
@@ -29,6 +29,13 @@ def environment() -> Iterator[Mapping[str, str]]:
 def error_of(server: RunningServer, version: int) -> str:
     rows = json.loads(server.get("/v1/models/m")[1]).get("model_version_status", [])
     return "".join(row["status"]["error_message"] for row in rows if row["version"] == str(version))
+
+
+def put(source: Path, target: RemotePath, *names: str) -> None:
+    """Copies a folder, or some files of it, as the store's own tools do."""
+    for path in sorted(source.rglob("*")):
+        if path.is_file() and (not names or path.name in names):
+            (target / path.relative_to(source).as_posix()).upload(path)
 
 
 def put_altered(model_dir: RemotePath, number: int, part: bytes, content: bytes) -> None:
@@ -80,6 +87,32 @@ def test_versions_come_and_go_in_the_store(environment: Mapping[str, str], tmp_p
     # The copy of what is served outlives the server.
     (kept,) = cache.glob("m/*/3")
     assert (kept / MANIFEST_NAME).is_file()
+
+
+def test_a_saved_model_that_others_put_there(environment: Mapping[str, str], tmp_path: Path) -> None:
+    """As it was put there for TensorFlow Serving, with no manifest."""
+    import s3fs
+
+    model_dir, saved = RemotePath("s3://models/foreign"), tmp_path / "saved"
+    save_half_plus_two(saved)
+    put(saved, model_dir / "00001")
+    # As the store's console makes a folder.
+    s3fs.S3FileSystem().call_s3("put_object", Bucket="models", Key="foreign/00001/assets/", Body=b"")
+    flags = [f"--remote_cache_dir={tmp_path / 'cache'}"]
+    with serve("s3://models/foreign", model="m", log_dir=tmp_path, flags=flags, env=environment) as server:
+        assert ask(server, "m") == 2.5
+        # Somebody publishes, or has been interrupted.
+        (model_dir / ".staging-2").write_bytes(b"claim")
+        put(saved, model_dir / "2")
+        put(saved, model_dir / "3", "saved_model.pb")
+        server.wait_until(lambda: error_of(server, 3) != "", WAIT_S, "refusing half of version 3")
+        assert (ask(server, "m"), available(server, "m")) == (2.5, {1})
+        put(saved, model_dir / "3")
+        server.wait_until(lambda: available(server, "m") == {3}, WAIT_S, "serving the whole of it")
+        assert error_of(server, 2) == ""
+    (kept,) = (tmp_path / "cache").glob("m/*/*")
+    copied, there = ({path.name for path in folder.rglob("*") if path.is_file()} for folder in (kept, saved))
+    assert copied == there and kept.name == "3"
 
 
 def test_a_store_that_refuses(environment: Mapping[str, str], tmp_path: Path) -> None:

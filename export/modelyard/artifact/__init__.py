@@ -65,7 +65,7 @@ from modelyard.artifact._manifest_parts import (
 from modelyard.artifact._onnxruntime import disable_telemetry, onnx_options, onnx_signature, operator_domains
 from modelyard.artifact._openvino import copy_openvino, openvino_core, openvino_settings
 from modelyard.artifact._publish_remote import STAGING_PREFIX
-from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, locate, replace_file
+from modelyard.artifact._remote import Location, RemoteFile, RemotePath, RemoteVersion, locate, replace_file
 from modelyard.artifact._repository import (
     WARMUP_FILE,
     AnyVersion,
@@ -144,6 +144,7 @@ __all__ = [
     "Precision",
     "REGRESS_METHOD",
     "Refusal",
+    "RemoteFile",
     "RemotePath",
     "RemoteVersion",
     "RowsCheck",

@@ -1,7 +1,8 @@
 """Model repositories in object stores: ``s3://``, ``gs://`` and others that fsspec speaks to.
 
-An object store has no directories and no rename: what makes a version exist is its manifest, which is written last and
-removed first. A version without one is not there for any reader of ours.
+An object store has no directories and no rename: what makes a version of ours exist is its manifest, which is written
+last and removed first. A SavedModel without one is a version, too, unless one of us is at work there: others put it
+there, for TensorFlow Serving.
 """
 
 from __future__ import annotations
@@ -206,6 +207,8 @@ class RemoteVersion:
 
     number: int
     path: RemotePath
+    #: Without one it is a SavedModel that others put there.
+    has_manifest: bool = True
 
 
 def replace_file(path: Location, content: bytes, *, staged: Path | None = None) -> None:

@@ -31,6 +31,7 @@ from modelyard.errors import ConfigurationError, PublishError
 #: Requests that a server replays before a version takes traffic; TensorFlow Serving's own place.
 WARMUP_FILE = Path("assets.extra") / "tf_serving_warmup_requests"
 _TEMPORARY = "modelyard-staging-"
+_SAVED_MODEL_NAMES = ("saved_model.pb", "saved_model.pbtxt")
 #: What stands in a URL as it is (RFC 3986, "unreserved"); a dot in front hides a folder.
 _NAME = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")
 
@@ -104,7 +105,7 @@ def list_versions(model_dir: Location) -> tuple[AnyVersion, ...]:
 
     A version is a directory whose name is a non-negative integer that fits 64 bits; leading zeros are accepted as
     TensorFlow Serving does. Where two names mean the same number, the first in sort order counts. In an object store a
-    version also has a manifest: it is what makes one exist there.
+    version also has a manifest, or it is a SavedModel and nobody is publishing or removing it.
 
     Args:
         model_dir: The directory ``<repository>/<model>``.
@@ -125,8 +126,16 @@ def _list_remote(model_dir: RemotePath) -> tuple[RemoteVersion, ...]:
     tree = model_dir.tree()
     if not tree:
         raise FileNotFoundError(errno.ENOENT, "nothing is there", str(model_dir))
-    numbers = version_numbers(name.removesuffix(f"/{MANIFEST_NAME}") for name in tree if name.endswith(MANIFEST_NAME))
-    return tuple(RemoteVersion(number=number, path=model_dir / folder) for number, folder in sorted(numbers.items()))
+    whole = version_numbers(name.removesuffix(f"/{MANIFEST_NAME}") for name in tree if name.endswith(MANIFEST_NAME))
+    foreign = version_numbers(
+        folder
+        for folder, _, name in (path.rpartition("/") for path in tree)
+        if name in _SAVED_MODEL_NAMES and f"{STAGING_PREFIX}{folder}" not in tree
+    )
+    return tuple(
+        RemoteVersion(number=number, path=model_dir / folder, has_manifest=number in whole)
+        for number, folder in sorted({**foreign, **whole}.items())
+    )
 
 
 @contextmanager

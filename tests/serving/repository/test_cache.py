@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from modelyard.artifact import MANIFEST_NAME, SIGNATURE_NAME, RemotePath
-from modelyard.errors import IntegrityError
+from modelyard.artifact import MANIFEST_NAME, SIGNATURE_NAME, RemoteFile, RemotePath, list_versions
+from modelyard.errors import ArtifactError, IntegrityError, LoadError
 from modelyard.serving.repository._cache import VersionCache
 from tests.support.models import publish_affine
 from tests.support.object_store import s3
@@ -80,6 +80,39 @@ def test_what_killed_processes_have_half_downloaded_is_removed(tmp_path: Path, m
         with downloading(tmp_path / "alive") as half:
             copy = VersionCache("m", tmp_path / "alive").fetch(version)
             assert set(copy.parent.iterdir()) == {copy, half}
+
+
+def test_a_saved_model_without_a_manifest_is_copied_as_the_store_lists_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = RemotePath("memory://foreign/m")
+    for name in ("saved_model.pb", "variables/variables.index"):
+        (model / "1" / name).write_bytes(name.encode())
+    (version,) = list_versions(model)
+    assert not version.has_manifest
+    cache = VersionCache("m", tmp_path)
+    copy = cache.fetch(version)
+    assert (copy / "variables" / "variables.index").read_bytes() == b"variables/variables.index"
+    (copy / "saved_model.pb").write_bytes(b"half")
+    assert (cache.fetch(version) / "saved_model.pb").read_bytes() == b"saved_model.pb"
+
+    # Files that come meanwhile make another version of it.
+    def download(self: RemotePath, target: Path) -> None:
+        target.write_bytes(self.read_bytes())
+        (version.path / "variables" / "variables.data").write_bytes(b"late")
+
+    (version.path / "fingerprint.pb").write_bytes(b"new")
+    with monkeypatch.context() as patched, pytest.raises(ArtifactError, match="changed while it was copied"):
+        patched.setattr(RemotePath, "download", download)
+        cache.fetch(version)
+    assert (cache.fetch(version) / "variables" / "variables.data").read_bytes() == b"late"
+
+    # Names that lead elsewhere are nowhere written to.
+    for name in ("../../escaped", "/escaped", "a//b", "a\\b", "a\0b", "."):
+        tree = {"saved_model.pb": RemoteFile(bytes=0, stamp=""), name: RemoteFile(bytes=0, stamp="")}
+        monkeypatch.setattr(RemotePath, "tree", lambda self, tree=tree: tree)
+        with pytest.raises(LoadError, match="is no path below it"):
+            cache.fetch(version)
 
 
 def test_what_is_larger_than_its_manifest_says_is_not_downloaded(

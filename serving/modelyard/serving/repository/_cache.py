@@ -18,6 +18,7 @@ from modelyard.artifact import (
     SIGNATURE_BYTES,
     SIGNATURE_NAME,
     AnyVersion,
+    RemoteFile,
     RemoteVersion,
     check_paths,
     check_size,
@@ -30,6 +31,8 @@ from modelyard.errors import ArtifactError, IntegrityError, LoadError
 _LOG = logging.getLogger("modelyard.serving")
 
 _DOWNLOAD = ".download-"
+#: As many as a version on a disk may have.
+_MAX_FILES = 10_000
 #: Names of models that are names of folders as they are.
 _FOLDER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
@@ -45,10 +48,12 @@ class VersionCache:
     def fetch(self, version: AnyVersion) -> Path:
         """A local directory with the files of a version; a version that is local is there already.
 
-        Nothing is kept that is not what the manifest says.
+        Nothing is kept that is not what the manifest says, or, without one, what the store lists.
         """
         if not isinstance(version, RemoteVersion):
             return version.path
+        if not version.has_manifest:
+            return self._fetch_foreign(version)
         content = read_manifest_bytes(version.path)
         # Whatever is called so had this manifest: a version that was replaced is another copy.
         digest = hashlib.sha256(str(version.path).encode() + b"\0" + content).hexdigest()[:24]
@@ -93,6 +98,34 @@ class VersionCache:
             raise LoadError(f"{version.path} cannot be copied to this machine: {exc}") from exc
         return target
 
+    def _fetch_foreign(self, version: RemoteVersion) -> Path:
+        """Copies a SavedModel that others put there, where it does not change meanwhile."""
+        files = _files_of(version)
+        listing = "".join(f"{name}\0{file.bytes} {file.stamp}\0" for name, file in sorted(files.items()))
+        digest = hashlib.sha256(f"{version.path}\0{listing}".encode("utf-8", "surrogatepass")).hexdigest()[:24]
+        try:
+            folder = self._root() / digest
+            target = folder / str(version.number)
+            if target.is_dir():
+                if _sizes(target) == {name: file.bytes for name, file in files.items()}:
+                    return target
+                _LOG.warning("model %s: the copy in %s is damaged: its files have other sizes", self._model, target)
+                shutil.rmtree(target)
+            folder.mkdir(parents=True, exist_ok=True)
+            with _download_in(folder) as scratch:
+                copy = scratch / str(version.number)
+                for name in files:
+                    (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                    (version.path / name).download(copy / name)
+                if _files_of(version) != files or _sizes(copy) != {name: file.bytes for name, file in files.items()}:
+                    raise ArtifactError(f"{version.path} changed while it was copied.")
+                copy.rename(target)
+        except FileNotFoundError as exc:
+            raise ArtifactError(f"{version.path} changed while it was copied.") from exc
+        except OSError as exc:
+            raise LoadError(f"{version.path} cannot be copied to this machine: {exc}") from exc
+        return target
+
     @property
     def roots(self) -> tuple[Path, ...]:
         """The folder of the copies, if there is one."""
@@ -122,6 +155,22 @@ class VersionCache:
             (copy / SIGNATURE_NAME).unlink(missing_ok=True)
         else:
             (copy / SIGNATURE_NAME).write_bytes(signature)
+
+
+def _files_of(version: RemoteVersion) -> dict[str, RemoteFile]:
+    """The files of a version by their names, which are paths below it."""
+    # Consoles of stores make empty objects of such names, to show them as folders.
+    files = {name: file for name, file in version.path.tree().items() if name and not name.endswith("/")}
+    if len(files) > _MAX_FILES:
+        raise LoadError(f"{version.path} has {len(files):,} files; expected up to {_MAX_FILES:,}.")
+    for name in files:
+        if "\\" in name or "\0" in name or {"", ".", ".."} & set(name.split("/")):
+            raise LoadError(f"{version.path} has {name!r}, which is no path below it. Remove it from the store.")
+    return files
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
 
 
 @contextmanager
