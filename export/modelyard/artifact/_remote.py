@@ -1,8 +1,8 @@
 """Model repositories in object stores: ``s3://``, ``gs://`` and others that fsspec speaks to.
 
 An object store has no directories and no rename: what makes a version of ours exist is its manifest, which is written
-last and removed first. A SavedModel without one is a version, too, unless one of us is at work there: others put it
-there, for TensorFlow Serving.
+last and removed first. A SavedModel without one, which others put there for TensorFlow Serving, is there for servers
+alone.
 """
 
 from __future__ import annotations

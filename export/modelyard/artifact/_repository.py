@@ -105,7 +105,7 @@ def list_versions(model_dir: Location) -> tuple[AnyVersion, ...]:
 
     A version is a directory whose name is a non-negative integer that fits 64 bits; leading zeros are accepted as
     TensorFlow Serving does. Where two names mean the same number, the first in sort order counts. In an object store a
-    version also has a manifest, or it is a SavedModel and nobody is publishing or removing it.
+    version also has a manifest: it is what makes one exist there.
 
     Args:
         model_dir: The directory ``<repository>/<model>``.
@@ -115,11 +115,19 @@ def list_versions(model_dir: Location) -> tuple[AnyVersion, ...]:
         FileNotFoundError: The directory does not exist.
     """
     if isinstance(model_dir, RemotePath):
-        return _list_remote(model_dir)
+        return tuple(version for version in _list_remote(model_dir) if version.has_manifest)
     # Servers do this every second, and not everything there is a version.
     names = [name for name in os.listdir(model_dir) if name.isdecimal()]
     found = version_numbers(name for name in names if (model_dir / name).is_dir())
     return tuple(ModelVersion(number=number, path=model_dir / found[number]) for number in sorted(found))
+
+
+def list_served(model_dir: Location) -> tuple[AnyVersion, ...]:
+    """The versions that a server takes: those of :func:`list_versions`, and SavedModels that others put into a store.
+
+    These have no manifest, and nobody is publishing or removing a version of their number.
+    """
+    return _list_remote(model_dir) if isinstance(model_dir, RemotePath) else list_versions(model_dir)
 
 
 def _list_remote(model_dir: RemotePath) -> tuple[RemoteVersion, ...]:

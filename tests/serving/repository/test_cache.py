@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from modelyard.artifact import MANIFEST_NAME, SIGNATURE_NAME, RemoteFile, RemotePath, list_versions
+from modelyard.artifact import (
+    MANIFEST_NAME,
+    SIGNATURE_NAME,
+    RemoteFile,
+    RemotePath,
+    RemoteVersion,
+    list_served,
+    list_versions,
+)
 from modelyard.errors import ArtifactError, IntegrityError, LoadError
 from modelyard.serving.repository._cache import VersionCache
 from tests.support.models import publish_affine
@@ -88,8 +96,10 @@ def test_a_saved_model_without_a_manifest_is_copied_as_the_store_lists_it(
     model = RemotePath("memory://foreign/m")
     for name in ("saved_model.pb", "variables/variables.index"):
         (model / "1" / name).write_bytes(name.encode())
-    (version,) = list_versions(model)
-    assert not version.has_manifest
+    (version,) = list_served(model)
+    assert isinstance(version, RemoteVersion) and not version.has_manifest
+    # Whoever manages a repository leaves alone what others put there.
+    assert list_versions(model) == ()
     cache = VersionCache("m", tmp_path)
     copy = cache.fetch(version)
     assert (copy / "variables" / "variables.index").read_bytes() == b"variables/variables.index"

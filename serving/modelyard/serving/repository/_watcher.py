@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from modelyard.artifact import LABELS_NAME, AnyVersion, Location, list_versions, read_labels
+from modelyard.artifact import LABELS_NAME, AnyVersion, Location, list_served, read_labels
 from modelyard.errors import ArtifactError, IntegrityError, InternalError, LoadError, ManifestError, ModelyardError
 from modelyard.serving.config import Complaints, ModelConfig, WatchOptions, describe_base_path
 from modelyard.serving.repository._table import VersionTable
@@ -198,7 +198,7 @@ class ModelWatcher(VersionTable):
 
     def _look(self, config: ModelConfig) -> None:
         try:
-            found: Sequence[AnyVersion] = list_versions(config.base_path)
+            found: Sequence[AnyVersion] = list_served(config.base_path)
         except OSError as exc:
             # Nothing is unloaded because a disk or a mount is away for a moment.
             hint = describe_base_path(config.base_path) if isinstance(exc, NotADirectoryError) else ""
