@@ -49,7 +49,9 @@ answers and errors are TensorFlow Serving's. What differs on purpose:
   it is loaded; a mismatch is DATA_LOSS in the version's status.
 - **Shapes are checked** against the signature where a manifest vouches for it or the runtime insists on it (ONNX); a
   raw SavedModel accepts what its kernels accept, as upstream.
-- **JSON is bounded**: nesting deeper than 100 levels is an error 400, a body over 100 MiB an error 413.
+- **JSON is bounded**: nesting deeper than 100 levels is an error 400, a body over 100 MiB an error 413. So are, where
+  Python reads it (inputs that hold strings, images to decode, `--transport=python`), more than 2^20 strings, lists and
+  booleans, or 2^24 values.
 - **Administration needs credentials**: reloads, loads, unloads and `/v2/config` need a key, token or certificate
   with the scope `admin` (`--access_file`, see [Securing a server](securing.md)), from this machine, too. Upstream
   accepts reloads from every caller that reaches the port: `--insecure_admin=anywhere`; for this machine alone,

@@ -277,6 +277,8 @@ class Server:
         """
     def take_records(self) -> tuple[list[tuple[Any, ...]], int]:
         """Requests that were answered since the last time, as ``RequestRecord``'s fields, and how many were lost."""
+    def learned(self) -> None:
+        """What ``learn`` asked for is done, whether there is a plan or none: large requests of REST wait for it."""
     def forget(self, model: str, keep: Sequence[int] = ...) -> None:
         """Has ``learn`` called again for the plans of a model, but for those of some versions."""
     def give_up(self, model: str, version: int, longer_s: float, text: str | None) -> None:

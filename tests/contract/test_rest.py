@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.server import RunningServer
+from tests.support.models import save_double
+from tests.support.server import TRANSPORT, RunningServer, serve
 
 MODEL = "/v1/models/half"
 
@@ -63,6 +65,19 @@ def test_numbers_that_json_lacks(half_server: RunningServer) -> None:
     assert status == 200
     assert values[0] != values[0]
     assert values[1:] == [float("inf"), float("-inf"), float("inf"), float("inf"), 2.0]
+
+
+@pytest.mark.skipif(TRANSPORT == "python", reason="Python reads no more than 2^20 lists")
+@pytest.mark.parametrize("path", ["/v1/models/m", "/v1/models/m/versions/1"])
+def test_the_first_request_may_be_as_large_as_any(path: str, tmp_path: Path) -> None:
+    """Python has not told the core of the signature yet, and must not read so many lists itself."""
+    save_double(tmp_path / "m" / "1", shape=["batch", 1])
+    rows = (1 << 20) + 1
+    body = b'{"instances": [' + b",".join([b"[1]"] * rows) + b"]}"
+    with serve(tmp_path / "m", model="m", log_dir=tmp_path) as server:
+        status, text = server.post(f"{path}:predict", body)
+        assert status == 200, text[:200]
+        assert json.loads(text)["predictions"] == [[2.0]] * rows
 
 
 def test_floats_are_the_shortest_text_that_reads_back(half_server: RunningServer) -> None:

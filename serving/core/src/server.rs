@@ -240,6 +240,11 @@ impl Server {
         Ok(true)
     }
 
+    /// Python has done what `learn` asked for, whether there is a plan or none.
+    fn learned(&self) {
+        self.core.plans.learned.notify_waiters();
+    }
+
     /// Has `learn` called again for the plans of a model, but for those of some versions.
     #[pyo3(signature = (model, keep = Vec::new()))]
     fn forget(&self, model: &str, keep: Vec<i64>) {

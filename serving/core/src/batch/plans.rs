@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
 
 use crate::batch::places::Places;
 use crate::batch::plan::{Key, Plan};
@@ -31,6 +32,8 @@ pub struct Plans {
     /// By model, requests that were let in and are not answered yet.
     waiting: Mutex<HashMap<String, Arc<AtomicUsize>>>,
     places: Places,
+    /// Tells that Python has answered a question for a plan, with one or without.
+    pub learned: Notify,
 }
 
 impl Plans {
@@ -41,6 +44,7 @@ impl Plans {
             retired: Mutex::default(),
             waiting: Mutex::default(),
             places: Places::new(threads),
+            learned: Notify::new(),
         }
     }
 

@@ -7,7 +7,7 @@ mod rest;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -29,6 +29,11 @@ const TRACE: HeaderName = HeaderName::from_static("traceparent");
 /// A caller that goes after so much of the time that it gave did not wait for longer.
 const NEARLY_ALL: f64 = 0.95;
 
+/// JSON from this size on waits for the plan that Python is asked for: Python reads so much slowly, and not all of it.
+const LARGE: usize = 1 << 16;
+/// Python finds a plan in some milliseconds, where nothing holds it up.
+const PATIENCE: Duration = Duration::from_millis(250);
+
 /// Why a request is not answered with a prediction.
 enum Declined {
     /// Python answers it.
@@ -44,6 +49,8 @@ struct Prediction<'a> {
     deadline: Option<Instant>,
     /// Others go first.
     low_priority: bool,
+    /// It waits for a plan.
+    patient: bool,
     trace: Option<TraceId>,
     headers: &'a HeaderMap,
     peer: &'a Peer,
@@ -64,7 +71,8 @@ impl<'a> Prediction<'a> {
         let Context { peer, arrived, seen, .. } = context;
         let low_priority = headers.get(PRIORITY).is_some_and(|value| value == "low");
         let trace = headers.get(TRACE).and_then(trace_of);
-        Prediction { core, api, arrived: *arrived, deadline, low_priority, trace, headers, peer, seen, logged }
+        let patient = false;
+        Prediction { core, api, arrived: *arrived, deadline, low_priority, patient, trace, headers, peer, seen, logged }
     }
 
     /// Finds the plan for a key, reads the inputs by its signature, and has them computed.
@@ -73,7 +81,7 @@ impl<'a> Prediction<'a> {
         key: Key,
         read: impl FnOnce(&Plan) -> Option<Vec<Tensor>>,
     ) -> Result<Answered, Declined> {
-        let (plan, route) = self.find(key).ok_or(Declined::HandOver)?;
+        let (plan, route) = self.find(key).await.ok_or(Declined::HandOver)?;
         let tensors = read(&plan).ok_or(Declined::HandOver)?;
         let decoded = Instant::now();
         let rows = plan.rows(&tensors).ok_or(Declined::HandOver)?;
@@ -117,22 +125,27 @@ impl<'a> Prediction<'a> {
     }
 
     /// The plan for a key, and where a traffic rule has the request go. Where there is no plan, Python is asked for one;
-    /// it answers this request itself, as it does those that it is to log.
-    fn find(&mut self, mut key: Key) -> Option<(Arc<Plan>, Option<Route>)> {
+    /// it answers this request itself, unless that is patient, as it does those that it is to log.
+    async fn find(&mut self, mut key: Key) -> Option<(Arc<Plan>, Option<Route>)> {
+        let plans = &self.core.plans;
         let route = self.core.traffic.route(&mut key, self.headers)?;
-        match self.core.plans.find(&key) {
-            Ok(plan) => {
-                let logged = plan.logged > 0.0 && fastrand::f64() < plan.logged;
-                *self.logged = Some(logged);
-                (!logged).then_some((plan, route))
-            }
-            Err(ask) => {
-                if ask {
-                    self.core.host.learn(&key);
+        let plan = match plans.find(&key) {
+            Ok(plan) => plan,
+            Err(false) => return None,
+            Err(true) => {
+                let learned = plans.learned.notified();
+                self.core.host.learn(&key);
+                if !self.patient {
+                    return None;
                 }
-                None
+                // In time or not, what there is then counts.
+                let _ = tokio::time::timeout(PATIENCE, learned).await;
+                plans.find(&key).ok()?
             }
-        }
+        };
+        let logged = plan.logged > 0.0 && fastrand::f64() < plan.logged;
+        *self.logged = Some(logged);
+        (!logged).then_some((plan, route))
     }
 
     fn refuse(

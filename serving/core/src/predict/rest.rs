@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, ORIGIN, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
-use super::{Declined, Overload, Prediction};
+use super::{Declined, LARGE, Overload, Prediction};
 use crate::batch::{Key, Plan};
 use crate::core::Core;
 use crate::forms::{DType, json, json_string, v2_rest};
@@ -35,15 +35,15 @@ pub async fn rest(
     }
     let deadline = context.arrived.checked_add(core.options.rest_timeout);
     let target = Target::of(parts.uri.path())?;
+    let method = match target.api {
+        Version::V1 => "predict",
+        Version::V2 => "infer",
+    };
+    let mut prediction = Prediction::new(core, (method, "REST"), headers, context, deadline, logged);
+    prediction.patient = body.len() > LARGE;
     let (answered, before, after) = match target.api {
-        Version::V1 => {
-            let prediction = Prediction::new(core, ("predict", "REST"), headers, context, deadline, logged);
-            (v1(prediction, &target, body).await, "\n    ", "\n")
-        }
-        Version::V2 => {
-            let prediction = Prediction::new(core, ("infer", "REST"), headers, context, deadline, logged);
-            (v2(prediction, &target, body).await, "", "")
-        }
+        Version::V1 => (v1(prediction, &target, body).await, "\n    ", "\n"),
+        Version::V2 => (v2(prediction, &target, body).await, "", ""),
     };
     match answered {
         Ok((headers, body)) => Some(Answer { status: StatusCode::OK, headers, body: body.into(), facts: None }),

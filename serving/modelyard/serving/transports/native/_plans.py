@@ -135,6 +135,14 @@ class Plans:
 
     def learn(self, model: str, version: int | None, label: str | None, signature: str, outputs: Sequence[str]) -> None:
         """Adds a plan for a key to the core, where a graph of numbers alone answers requests with it."""
+        try:
+            self._learn(model, version, label, signature, outputs)
+        finally:
+            self._server.learned()
+
+    def _learn(
+        self, model: str, version: int | None, label: str | None, signature: str, outputs: Sequence[str]
+    ) -> None:
         spec = ModelSpec(name=model, version=version, label=label, signature=signature)
         try:
             with self._manager.acquire(spec) as servable:
