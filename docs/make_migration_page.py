@@ -21,8 +21,8 @@ answers and errors are TensorFlow Serving's. What differs on purpose:
   Without it, OpenVINO serves what it can compute (no strings, no state), with the same files:
   `pip install 'modelyard[openvino]'`, and `--runtime=openvino` where TensorFlow is installed, too. Or
   `modelyard export` writes ONNX and TFLite files, verified against the SavedModel, that need neither.
-- **Models in `gs://` and `s3://`** need `pip install 'modelyard[remote]'`; versions are copied to this machine
-  (`--remote_cache_dir`) before they are loaded.
+- **Models and configuration files in `gs://` and `s3://`** need `pip install 'modelyard[remote]'`; versions are copied
+  to this machine (`--remote_cache_dir`) before they are loaded.
 - **Operations of TensorFlow Text and TensorFlow Decision Forests**, which upstream's server has built in, come with
   their packages: `pip install tensorflow-text`, or `tensorflow-decision-forests`, for the TensorFlow that is installed.
   They are imported where a model needs them.

@@ -148,6 +148,31 @@ def test_a_repository_in_the_store(environment: Mapping[str, str], tmp_path: Pat
         assert ask(server, "a") == 2.0
 
 
+def test_a_configuration_in_the_store(environment: Mapping[str, str], tmp_path: Path) -> None:
+    publish_affine(tmp_path / "a", slope=2.0, intercept=0.0)
+    publish_affine(tmp_path / "b", slope=3.0, intercept=0.0)
+    config = RemotePath("s3://models/configuration/models.config")
+
+    def text(name: str) -> bytes:
+        model = f'name: "{name}" base_path: "{tmp_path / name}" model_platform: "tensorflow"'
+        return f"model_config_list {{ config {{ {model} }} }}".encode()
+
+    config.write_bytes(text("a"))
+    (config.parent / "batching.config").write_bytes(b"max_batch_size { value: 4 }")
+    flags = [
+        f"--model_config_file={config}", "--model_config_file_poll_wait_seconds=1", "--enable_batching",
+        f"--batching_parameters_file={config.parent}/batching.config",
+    ]  # fmt: skip
+    with serve(None, model="a", log_dir=tmp_path, flags=flags, env=environment) as server:
+        assert ask(server, "a") == 2.0
+        assert server.post("/v1/models/a:predict", b'{"instances": [1, 2, 3, 4, 5]}')[0] == 400
+        config.write_bytes(text("b"))
+        server.wait_until(lambda: ask(server, "b") == 3.0, WAIT_S, "serving what the file says now")
+        config.unlink()
+        server.wait_until(lambda: f"{config} cannot be read" in server.log_text(), WAIT_S, "missing the file")
+        assert ask(server, "b") == 3.0
+
+
 def test_only_what_a_trusted_key_signed(tmp_path: Path) -> None:
     model_dir, public = tmp_path / "m", generate_key(tmp_path / "key.pem")
     other = generate_key(tmp_path / "other.pem")

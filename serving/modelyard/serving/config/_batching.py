@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
+from modelyard.artifact import Location
 from modelyard.errors import ConfigurationError
 from modelyard.serving.config._text_proto import read_text_proto
 from modelyard.wire import config_pb2
@@ -58,7 +58,7 @@ class BatchParameters:
         return cls(max_batch_size=max_rows, max_enqueued_batches=sys.maxsize, accept_larger=True)
 
 
-def read_batch_parameters(path: Path, *, pad_with_zeros: bool = False) -> BatchParameters:
+def read_batch_parameters(path: Location, *, pad_with_zeros: bool = False) -> BatchParameters:
     message = read_text_proto(path, config_pb2.BatchingParameters(), flag="--batching_parameters_file")
     defaults = BatchParameters()
 

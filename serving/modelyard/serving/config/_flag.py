@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from modelyard.artifact import Location, locate
+
 Kind = Literal["bool", "int", "float", "text", "texts"]
 Effect = Literal["same", "better", "ignored", "ours"]
 Value = bool | int | float | str
@@ -108,6 +110,10 @@ def ignored(name: str, default: Value, note: str) -> Flag:
 
 def path_or_none(text: str) -> Path | None:
     return Path(text) if text else None
+
+
+def location_or_none(text: str) -> Location | None:
+    return locate(text) if text else None
 
 
 def milliseconds(value: float) -> float:

@@ -137,7 +137,7 @@ def _check_transport(args: argparse.Namespace, transport: str) -> None:
 
 
 def _models(
-    args: argparse.Namespace, config_file: Path | None, repository: Location | None, environment: Mapping[str, str]
+    args: argparse.Namespace, config_file: Location | None, repository: Location | None, environment: Mapping[str, str]
 ) -> tuple[ModelConfig, ...]:
     if repository is not None:
         models = models_of_repository(repository)
@@ -208,5 +208,6 @@ def _batching(args: argparse.Namespace, cpus: int) -> BatchParameters | None:
         return None
     if not args.batching_parameters_file:
         return BatchParameters(threads=cpus, pad_with_zeros=args.batching_zero_padding)
-    parameters = read_batch_parameters(Path(args.batching_parameters_file), pad_with_zeros=args.batching_zero_padding)
+    file = locate(args.batching_parameters_file)
+    parameters = read_batch_parameters(file, pad_with_zeros=args.batching_zero_padding)
     return parameters if parameters.threads else replace(parameters, threads=cpus)

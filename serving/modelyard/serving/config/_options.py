@@ -10,9 +10,8 @@ import importlib.util
 import logging
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
-from modelyard.artifact import Location
+from modelyard.artifact import Location, locate
 from modelyard.errors import ConfigurationError
 from modelyard.serving.config._batching import BatchParameters
 from modelyard.serving.config._flag import (
@@ -23,8 +22,8 @@ from modelyard.serving.config._flag import (
     flags_of,
     group,
     ignored,
+    location_or_none,
     milliseconds,
-    path_or_none,
     same,
     set_by,
     upstream,
@@ -83,7 +82,7 @@ def _channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:
 def _metrics_paths(path: str) -> tuple[str, ...]:
     if not path:
         return (_METRICS_PATH,)
-    config = read_text_proto(Path(path), config_pb2.MonitoringConfig(), flag="--monitoring_config_file")
+    config = read_text_proto(locate(path), config_pb2.MonitoringConfig(), flag="--monitoring_config_file")
     if not config.prometheus_config.enable:
         return ()
     page = config.prometheus_config.path
@@ -136,8 +135,8 @@ class ServerOptions:
         same("model_name", "default", "name of the model in requests"),
         same("model_base_path", "", "absolute path of the directory with the model's versions"),
     )
-    model_config_file: Path | None = upstream(
-        "model_config_file", "", "ModelServerConfig: several models, version policies, labels", read=path_or_none
+    model_config_file: Location | None = upstream(
+        "model_config_file", "", "ModelServerConfig: several models, version policies, labels", read=location_or_none
     )
     model_config_poll_s: float = upstream(
         "model_config_file_poll_wait_seconds", 0, "seconds between two looks at that file, 0 for once",

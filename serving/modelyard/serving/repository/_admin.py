@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 from modelyard.artifact import Location
 from modelyard.errors import ConfigurationError, FixedConfigurationError, ServerError
@@ -82,7 +81,7 @@ class Admin:
             raise
         _LOG.info("configuration replaced; the models are: %s", ", ".join(sorted(self._manager.names)) or "none")
 
-    async def poll_file(self, path: Path, wait_s: float) -> None:
+    async def poll_file(self, path: Location, wait_s: float) -> None:
         """Applies a model config file again and again; what is wrong with it is logged once, and nothing changes.
 
         As upstream, the file wins over reload requests.
@@ -97,7 +96,7 @@ class Admin:
         self._repository = repository
         await self._poll(lambda: self._read_repository(repository), wait_s, str(repository))
 
-    async def reload_files(self, path: Path | None, repository: Location | None) -> str:
+    async def reload_files(self, path: Location | None, repository: Location | None) -> str:
         """Reads what says which models there are again, and looks for versions of all of them."""
         said = ""
         reads = [
@@ -135,7 +134,7 @@ class Admin:
             )
         return models
 
-    def _read_file(self, path: Path) -> Sequence[ModelConfig]:
+    def _read_file(self, path: Location) -> Sequence[ModelConfig]:
         message = read_text_proto(path, serving_pb2.ModelServerConfig(), flag="--model_config_file")
         if message.WhichOneof("config") is None:
             # A file that is being written is empty for a moment.
