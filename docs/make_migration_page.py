@@ -14,8 +14,8 @@ _HEAD = """\
 
 <!-- Written by docs/make_migration_page.py from the server's own tables; do not edit. -->
 
-Change the command (or the image), keep the rest: ports, flags, model directories, configuration files, requests,
-answers and errors are TensorFlow Serving's. What differs on purpose:
+Change the image (it has the command `tensorflow_model_server`, too) or the command, and keep the rest: ports, flags,
+model directories, configuration files, requests, answers and errors are TensorFlow Serving's. What differs on purpose:
 
 - **A raw SavedModel needs a runtime that reads it.** `pip install 'modelyard[tensorflow]'` brings TensorFlow itself.
   Without it, OpenVINO serves what it can compute (no strings, no state), with the same files:

@@ -210,6 +210,17 @@ def test_sagemaker_s_way_to_start_it(engine: Engine, image: str, repository: Pat
         assert json.loads(answer) == {"predictions": [8.0]}
 
 
+def test_a_command_for_tensorflow_serving_s_image(engine: Engine, image: str, repository: Path) -> None:
+    """As charts have it, which name the program."""
+    program = ["/usr/bin/tensorflow_model_server"]
+    flags = ["--port=9000", "--rest_api_port=9001", "--model_name=affine", "--model_base_path=/models/affine"]
+    with running(engine, image, repository, *flags, entrypoint=program, network=False, environment={}) as container:
+        check = engine.config(image)["Healthcheck"]["Test"][1:]
+        until(lambda: container.execute(check).returncode == 0, 30, container.logs)
+        ask = "import urllib.request as r; print(r.urlopen('http://localhost:9001/v1/models/affine:predict', %r).read())"
+        assert "8.0" in python(container, ask % b'{"instances": [4.0]}')
+
+
 def test_publishing_while_it_runs(engine: Engine, image: str, repository: Path) -> None:
     with running(engine, image, repository, "--file_system_poll_wait_seconds=0.1") as container:
         wait_answer(container, 2.0)
