@@ -277,7 +277,9 @@ class Server:
         """
     def take_records(self) -> tuple[list[tuple[Any, ...]], int]:
         """Requests that were answered since the last time, as ``RequestRecord``'s fields, and how many were lost."""
-    def learned(self) -> None:
+    def learned(
+        self, model: str, version: int | None, label: str | None, signature: str, outputs: Sequence[str]
+    ) -> None:
         """What ``learn`` asked for is done, whether there is a plan or none: large requests of REST wait for it."""
     def forget(self, model: str, keep: Sequence[int] = ...) -> None:
         """Has ``learn`` called again for the plans of a model, but for those of some versions."""

@@ -241,8 +241,15 @@ impl Server {
     }
 
     /// Python has done what `learn` asked for, whether there is a plan or none.
-    fn learned(&self) {
-        self.core.plans.learned.notify_waiters();
+    fn learned(
+        &self,
+        model: String,
+        version: Option<i64>,
+        label: Option<String>,
+        signature: String,
+        outputs: Vec<String>,
+    ) {
+        self.core.plans.learned(&Key { model, version, label, signature, outputs });
     }
 
     /// Has `learn` called again for the plans of a model, but for those of some versions.

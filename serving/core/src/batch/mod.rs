@@ -9,6 +9,6 @@ mod slots;
 mod stats;
 
 pub use plan::{Batching, Key, Plan};
-pub use plans::Plans;
+pub use plans::{Missing, Plans};
 pub use queue::{Computed, Outcome, Request};
 pub use stats::{Api, Sample, Stats};

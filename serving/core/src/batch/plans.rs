@@ -17,11 +17,26 @@ const MAX_KEYS: usize = 1024;
 const MAX_KEY_BYTES: usize = 16 << 10;
 /// A key that Python has no plan for is asked for again after so long.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// Python finds a plan in some milliseconds, where nothing holds it up.
+const PATIENCE: Duration = Duration::from_millis(250);
 
 enum Known {
     Plan(Arc<Plan>),
     /// Python was asked, and has said nothing so far.
     Asked(Instant),
+    /// Python was asked, and has none.
+    Nothing(Instant),
+}
+
+/// Why there is no plan for a key.
+#[derive(PartialEq)]
+pub enum Missing {
+    /// Python is to be asked for one.
+    Ask,
+    /// It was asked, and has not answered yet.
+    Asked,
+    /// It has none, or is not to be asked.
+    Nothing,
 }
 
 /// Plans by key, found out as requests come.
@@ -33,7 +48,7 @@ pub struct Plans {
     waiting: Mutex<HashMap<String, Arc<AtomicUsize>>>,
     places: Places,
     /// Tells that Python has answered a question for a plan, with one or without.
-    pub learned: Notify,
+    learned: Notify,
 }
 
 impl Plans {
@@ -59,13 +74,13 @@ impl Plans {
         }
     }
 
-    /// The plan for a key; where there is none, whether Python should be asked.
-    pub fn find(&self, key: &Key) -> Result<Arc<Plan>, bool> {
+    /// The plan for a key, or why there is none.
+    pub fn find(&self, key: &Key) -> Result<Arc<Plan>, Missing> {
         if let Some(found) = answer(self.known.read().get(key)) {
             return found;
         }
         if key.bytes() > MAX_KEY_BYTES {
-            return Err(false);
+            return Err(Missing::Nothing);
         }
         let mut known = self.known.write();
         // Another request may have asked in the meantime, or Python have answered.
@@ -80,14 +95,35 @@ impl Plans {
                     false
                 }
                 Known::Plan(_) => true,
-                Known::Asked(_) => false,
+                Known::Asked(_) | Known::Nothing(_) => false,
             });
             if known.len() >= MAX_KEYS {
-                return Err(false);
+                return Err(Missing::Nothing);
             }
         }
         self.replace(known.insert(key.clone(), Known::Asked(Instant::now())));
-        Err(true)
+        Err(Missing::Ask)
+    }
+
+    /// The plan for a key that Python was asked for, where that comes soon.
+    pub async fn wait(&self, key: &Key) -> Option<Arc<Plan>> {
+        let end = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let learned = self.learned.notified();
+            match self.find(key) {
+                Ok(plan) => return Some(plan),
+                Err(Missing::Asked) => tokio::time::timeout_at(end, learned).await.ok()?,
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Python has answered the question for a key: with a plan that is there now, or it has none.
+    pub fn learned(&self, key: &Key) {
+        if let Some(known @ Known::Asked(_)) = self.known.write().get_mut(key) {
+            *known = Known::Nothing(Instant::now());
+        }
+        self.learned.notify_waiters();
     }
 
     /// Adds a plan.
@@ -131,7 +167,7 @@ impl Plans {
     fn current(&self) -> Vec<Arc<Plan>> {
         let plan = |known: &Known| match known {
             Known::Plan(plan) => Some(plan.clone()),
-            Known::Asked(_) => None,
+            Known::Asked(_) | Known::Nothing(_) => None,
         };
         self.known.read().values().filter_map(plan).collect()
     }
@@ -148,13 +184,14 @@ impl Plans {
 }
 
 /// As [`Plans::find`], by what is known; `None` where that is nothing, or old.
-fn answer(known: Option<&Known>) -> Option<Result<Arc<Plan>, bool>> {
+fn answer(known: Option<&Known>) -> Option<Result<Arc<Plan>, Missing>> {
     match known {
         Some(Known::Plan(plan)) if !plan.is_stale() => {
             plan.touch();
             Some(Ok(plan.clone()))
         }
-        Some(Known::Asked(when)) if when.elapsed() < ASK_AGAIN => Some(Err(false)),
+        Some(Known::Asked(when)) if when.elapsed() < ASK_AGAIN => Some(Err(Missing::Asked)),
+        Some(Known::Nothing(when)) if when.elapsed() < ASK_AGAIN => Some(Err(Missing::Nothing)),
         _ => None,
     }
 }

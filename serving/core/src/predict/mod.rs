@@ -7,14 +7,14 @@ mod rest;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use self::admission::{Counted, Overload, admit};
 pub use self::grpc::grpc;
 pub use self::rest::rest;
-use crate::batch::{Api, Computed, Key, Outcome, Plan, Request, Sample};
+use crate::batch::{Api, Computed, Key, Missing, Outcome, Plan, Request, Sample};
 use crate::core::Core;
 use crate::forms::{OutputView, Tensor};
 use crate::histogram::TraceId;
@@ -31,8 +31,6 @@ const NEARLY_ALL: f64 = 0.95;
 
 /// JSON from this size on waits for the plan that Python is asked for: Python reads so much slowly, and not all of it.
 const LARGE: usize = 1 << 16;
-/// Python finds a plan in some milliseconds, where nothing holds it up.
-const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Why a request is not answered with a prediction.
 enum Declined {
@@ -131,16 +129,14 @@ impl<'a> Prediction<'a> {
         let route = self.core.traffic.route(&mut key, self.headers)?;
         let plan = match plans.find(&key) {
             Ok(plan) => plan,
-            Err(false) => return None,
-            Err(true) => {
-                let learned = plans.learned.notified();
-                self.core.host.learn(&key);
+            Err(missing) => {
+                if missing == Missing::Ask {
+                    self.core.host.learn(&key);
+                }
                 if !self.patient {
                     return None;
                 }
-                // In time or not, what there is then counts.
-                let _ = tokio::time::timeout(PATIENCE, learned).await;
-                plans.find(&key).ok()?
+                plans.wait(&key).await?
             }
         };
         let logged = plan.logged > 0.0 && fastrand::f64() < plan.logged;

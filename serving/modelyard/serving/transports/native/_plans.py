@@ -138,7 +138,7 @@ class Plans:
         try:
             self._learn(model, version, label, signature, outputs)
         finally:
-            self._server.learned()
+            self._server.learned(model, version, label, signature, list(outputs))
 
     def _learn(
         self, model: str, version: int | None, label: str | None, signature: str, outputs: Sequence[str]
