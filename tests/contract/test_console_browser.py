@@ -121,6 +121,7 @@ def test_the_live_page_follows_and_pauses(page: Page, console_server: RunningSer
         assert console_server.post("/v1/models/words:predict", body)[0] == 200
 
     ask()
+    page.clock.install()
     page.goto("/console/live")
     row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="words")).first
     answered = row.get_by_role("cell").nth(7)
@@ -131,6 +132,13 @@ def test_the_live_page_follows_and_pauses(page: Page, console_server: RunningSer
     pause = page.get_by_role("button", name="Pause")
     pause.click()
     assert pause.get_attribute("aria-pressed") == "true"
+    refreshed: list[str] = []
+    page.on("request", lambda request: refreshed.append(request.url))
+    page.clock.run_for(60_000)
+    assert refreshed == []
+    pause.click()
+    with page.expect_request("**/console/live"):
+        page.clock.run_for(60_000)
 
 
 def test_a_foreign_report_runs_no_script(browser: Browser, console_server: RunningServer) -> None:
