@@ -240,27 +240,25 @@ def test_requests_keep_to_the_windows(window: int, kind: str) -> None:
         # A narrow window for the stream from the start, and frames of no more than 16 KiB.
         connection.sendall(frame(SETTINGS, 0, 0, b"\0\4" + window.to_bytes(4)))
         assert one.read(len(PREFACE)) == PREFACE
-        given, total, stream, settled = 65_535, 65_535, 0, False
+        # What the connection may send, and the stream.
+        given, own, settled = 65_535, 65_535, False
         while True:
-            kind, flags, number, payload = one.next()
+            kind, flags, _, payload = one.next()
             if kind == SETTINGS and flags & ACK:
-                settled = True
-            if kind != DATA:
-                continue
-            stream = number
-            received[0] += payload
-            given -= len(payload)
-            assert len(payload) <= 16_384 and given >= 0
-            if flags & END:
-                break
-            # What was sent before the settings arrived counts, too: the window may be below nothing.
-            more = 9000
-            if settled or given < 9000:
-                connection.sendall(
-                    frame(WINDOW, 0, stream, (more + 65_535).to_bytes(4)) + frame(WINDOW, 0, 0, more.to_bytes(4))
-                )
-                given += more
-                total += more
+                # What was sent before the settings arrived counts, too: the window may be below nothing.
+                settled, own = True, own + window - 65_535
+            if kind == DATA:
+                received[0] += payload
+                given, own = given - len(payload), own - len(payload)
+                assert len(payload) <= 16_384 and given >= 0 and own >= 0
+                if flags & END:
+                    break
+            if settled and given < 9000:
+                connection.sendall(frame(WINDOW, 0, 0, (9000).to_bytes(4)))
+                given += 9000
+            if settled and own < 1:
+                connection.sendall(frame(WINDOW, 0, 1, (20_000 - own).to_bytes(4)))
+                own = 20_000
         connection.sendall(answer())
 
     x = np.arange(50_000, dtype=np.float32)
