@@ -210,8 +210,8 @@ def permission_denied(scratch: Scratch) -> Result:
     ) as server:  # fmt: skip
         for file in (ONNX, MANIFEST_NAME, "."):
             version = copied(good, model, partial(_closed, file))
-            # A folder that says nothing is no version yet.
-            until(lambda: "END" in states(server, "m").values(), SOON_S, f"{file} is refused")
+            new = version.number
+            until(lambda new=new: states(server, "m").get(new) == "END", SOON_S, f"{file} is refused")  # type: ignore[misc]
             expect(available(server, "m") == {good.number}, f"{file}: {available(server, 'm')}")
             (version.path / file).chmod(0o755)
             served(server, "m", version.number, f"{file} may be read")
