@@ -1,14 +1,19 @@
-"""Loads on request wait on threads of their own."""
+"""Loads on request wait on threads of their own; what is wrong with a configuration is said."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
+from modelyard.artifact import replace_file
 from modelyard.serving import LoadOptions, ModelConfig, Servable, WatchOptions, load_servable
 from modelyard.serving.repository import Admin, ModelManager
 from tests.support.models import publish_affine
+from tests.support.waiting import until_async
 
 #: More than the event loop has threads, which are for what must not wait: rollbacks, polls and the stop.
 MODELS = 40
@@ -39,3 +44,30 @@ def test_loads_that_hang_keep_nothing_else_waiting(tmp_path: Path) -> None:
     asyncio.run(scenario())
     assert all(manager.ready(config.name) for config in configs)
     assert manager.stop()
+
+
+def test_what_is_wrong_with_a_file_is_said_once_however_often_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, reads = tmp_path / "models.config", list[Path]()
+    admin = Admin(ModelManager((), lambda *_: pytest.fail("nothing to load"), WatchOptions()))
+    read = admin._read_file
+
+    def counted(path: Path) -> Sequence[ModelConfig]:
+        reads.append(path)
+        return read(path)
+
+    monkeypatch.setattr(admin, "_read_file", counted)
+
+    async def scenario() -> None:
+        polling = asyncio.create_task(admin.poll_file(file, 0.001))
+        for text in (b"model_config_list {", b"custom_model_config {}"):
+            replace_file(file, text)
+            reads.clear()
+            await until_async(lambda: len(reads) > 3)
+        polling.cancel()
+
+    asyncio.run(scenario())
+    said = [record.getMessage() for record in caplog.records if "stays as it was" in record.getMessage()]
+    assert len(said) == 2
+    assert "in protobuf text format" in said[0] and "type not supported" in said[1]
