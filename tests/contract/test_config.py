@@ -249,6 +249,8 @@ def test_a_label_whose_version_goes_is_named(server: RunningServer, models: Path
         "Servable not found for request: Specific(moved, 1) (label 'stable'); loaded versions: [3].",
     )
     server.wait_until(lambda: warning in server.log_text(), 30, "warned")
+    # Some looks later.
+    time.sleep(0.5)
     assert server.log_text().count(warning) == 1
 
 

@@ -106,6 +106,8 @@ def test_models_come_and_go(tmp_path: Path) -> None:
         # As a disk that is away for a moment: nothing is unloaded for it.
         folder.rename(tmp_path / "away")
         server.wait_until(lambda: "the configuration stays as it was" in server.log_text(), 30, "complaining")
+        # Some looks later.
+        time.sleep(0.5)
         assert ask(server, "b") == 3.0
         (tmp_path / "away").rename(folder)
         publish_affine(folder / "c", slope=5.0, intercept=0.0)
