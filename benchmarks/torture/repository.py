@@ -173,7 +173,7 @@ def many_versions(target: Target) -> Result:
 
 @case("repository", "a version copied file by file")
 def half_copied(target: Target) -> Result:
-    """As cp -r does it: the manifest first, or last."""
+    """As cp -r does it: the manifest first, or last; without one, a whole model is somebody else's version."""
     model = target.folder.parent / "models" / "victim"
     for turn in range(target.count(10, 2)):
         good = list_versions(model)[-1]
@@ -191,8 +191,10 @@ def half_copied(target: Target) -> Result:
                     file.write(part)
                 answer = ask(target.server, "victim")
                 expect(answer == 3.0, f"while {name} is copied: {answer}")
+                whole = (folder / ONNX).exists() and (folder / ONNX).stat().st_size == (good.path / ONNX).stat().st_size
+                expect(whole or number not in available(target.server, "victim"), "half a model is served")
         served(target.server, "victim", number, "the copy is whole")
-    return Result(inputs=target.count(10, 2), text="served when whole, never before")
+    return Result(inputs=target.count(10, 2), text="served when the model is whole, never before")
 
 
 def _closed(file: str, folder: Path) -> None:
