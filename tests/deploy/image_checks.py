@@ -217,8 +217,9 @@ def test_a_command_for_tensorflow_serving_s_image(engine: Engine, image: str, re
     with running(engine, image, repository, *flags, entrypoint=program, network=False, environment={}) as container:
         check = engine.config(image)["Healthcheck"]["Test"][1:]
         until(lambda: container.execute(check).returncode == 0, 30, container.logs)
-        ask = "import urllib.request as r; print(r.urlopen('http://localhost:9001/v1/models/affine:predict', %r).read())"
-        assert "8.0" in python(container, ask % b'{"instances": [4.0]}')
+        url, body = "http://localhost:9001/v1/models/affine:predict", b'{"instances": [4.0]}'
+        answer = python(container, f"import urllib.request as r; print(r.urlopen({url!r}, {body!r}).read().decode())")
+        assert json.loads(answer) == {"predictions": [8.0]}
 
 
 def test_publishing_while_it_runs(engine: Engine, image: str, repository: Path) -> None:
