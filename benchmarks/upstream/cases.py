@@ -42,6 +42,7 @@ CASES: dict[str, tuple[str, Callable[..., Any], tuple[Any, ...]]] = {
     "narrow_quotient": ("onnx", lambda x: x // tf.constant(3, tf.int8), (np.array([-128, 7], np.int8),)),
     "quotient": ("onnx", lambda x: x // 3, (np.array([-7, 7], np.int32),)),
     "remainder": ("onnx", lambda x: x % 3, (np.array([-7, 7], np.int32),)),
+    "not_chosen": ("onnx", lambda x: tf.where(x > 0, tf.math.log(x), 0.0), (FLOATS,)),
     "narrow_shift": (
         "onnx",
         lambda x: tf.bitwise.right_shift(x, tf.constant(1, tf.int8)),

@@ -59,6 +59,22 @@ def test_division_of_negative_numbers(dtype: str, divisor: int) -> None:
 
 
 @pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tf.where(x > 0, tf.math.log(x), 0.0),
+        lambda x: tf.where(x[:, 0] > 0, x[:, 0] / x[:, 1], -1.0),
+        lambda x: tf.compat.v1.where(x[:, 0] > 0, tf.sqrt(x), x),
+        tf.math.expm1,
+        keras.activations.celu,
+        tf.math.lgamma,
+    ],
+    ids=["log", "quotient", "rows", "expm1", "celu", "lgamma"],
+)
+def test_what_is_not_chosen_does_not_count_where_it_is_infinite_or_nan(function: Any) -> None:
+    check(function, np.array([[2, 0], [0, 0], [-120, 3], [1, 4], [-3.5, 7]], np.float32), 1e-5)
+
+
+@pytest.mark.parametrize(
     ("keys", "values", "key_dtype", "default", "asked"),
     [
         (["a", "b", "ä"], [1, 2, 3], tf.string, -1, np.array([[b"a"], [b"q"], ["ä".encode()]], object)),

@@ -68,10 +68,21 @@ def _floor_div(context: Graph, node: Node, name: str, _: list[str]) -> None:
     context.make_node("Div", [whole.output[0], inputs[1]], outputs=outputs, name=name, shapes=shapes, dtypes=dtypes)
 
 
-def _is_float(context: Graph, node: Node) -> bool:
+def _select(context: Graph, node: Node, name: str, _: list[str]) -> None:
+    """A choice of floats by ONNX's Where: tf2onnx adds products with 0 and 1, and 0 times infinity or NaN is NaN.
+
+    What is not chosen is often just that: ``tf.where(x > 0, tf.math.log(x), 0.0)``.
+    """
+    if _is_float(context, node, 1):
+        node.set_attr("handles_nan", True)
+    _default(node.type, 9, context, node)
+    node.attr.pop("handles_nan", None)
+
+
+def _is_float(context: Graph, node: Node, operand: int = 0) -> bool:
     from onnx import TensorProto
 
-    return context.get_dtype(node.input[0]) in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+    return context.get_dtype(node.input[operand]) in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 
 def _default(op: str, version: int, context: Graph, node: Node) -> None:
@@ -220,6 +231,8 @@ def make_handlers(tables: Mapping[str, tuple[tf.Tensor, tf.Tensor]]) -> dict[str
         "ResizeBilinear": _resize,
         "ResizeNearestNeighbor": _resize,
         "ScaleAndTranslate": _scale_and_translate,
+        "Select": _select,
+        "SelectV2": _select,
     }
     handlers |= make_string_handlers()
     return {op: (handler, []) for op, handler in handlers.items()}
