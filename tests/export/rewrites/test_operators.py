@@ -167,6 +167,7 @@ CASES: dict[str, Callable[..., Any]] = {
         for dtype in (tf.int8, tf.int32)
     ],
     "solved": lambda m: [tf.linalg.solve(m, m[:, :, :1]), tf.linalg.triangular_solve(m, m[:, :, :1])],
+    "softplus": lambda x: [tf.nn.softplus(x * 200), tf.math.log_sigmoid(x * 200), tf.asinh(x * 1e30)],
     "suppressed": lambda boxes, scores: [
         tf.image.non_max_suppression(boxes[0], scores[0, :, 0], 6, 0.2, 0.4),
         tf.image.non_max_suppression_with_scores(boxes[0], scores[0, :, 1], 6, 0.2, 0.4)[1],

@@ -153,12 +153,19 @@ def _sinh(x: tf.Tensor) -> tf.Tensor:
 
 def _asinh(x: tf.Tensor) -> tf.Tensor:
     size = tf.abs(x)
-    return tf.sign(x) * tf.math.log1p(size + size * size / (1.0 + tf.sqrt(1.0 + size * size)))
+    near = tf.math.log1p(size + size * size / (1.0 + tf.sqrt(1.0 + size * size)))
+    # The square of a large number is infinite.
+    return tf.sign(x) * tf.where(size < 1e9, near, tf.math.log(size) + math.log(2.0))
 
 
 def _acosh(x: tf.Tensor) -> tf.Tensor:
     more = x - 1.0
-    return tf.math.log1p(more + tf.sqrt(2.0 * more + more * more))
+    return tf.math.log1p(more + tf.sqrt(more) * tf.sqrt(x + 1.0))
+
+
+def _softplus(x: tf.Tensor) -> tf.Tensor:
+    """TFLite's converter writes the logarithm of 1 + exp(x), which is infinite from 89 on."""
+    return tf.maximum(x, 0.0) + tf.math.log(1.0 + tf.exp(-tf.abs(x)))
 
 
 def _erf(x: tf.Tensor) -> tf.Tensor:
@@ -278,6 +285,7 @@ TFLITE = {
     "OneHot": Rule(_one_hot, has_dtype(*_NARROW, attribute="TI")),
     "Sign": Rule(lambda node, inputs: _sign(inputs[0]), has_dtype(*_NARROW, tf.int32, tf.int64)),
     "Sinh": _one(_sinh),
+    "Softplus": _one(_softplus),
     "Tan": _one(lambda x: tf.sin(x) / tf.cos(x)),
 }
 ONNX = {
