@@ -74,6 +74,15 @@ def test_what_is_not_chosen_does_not_count_where_it_is_infinite_or_nan(function:
     check(function, np.array([[2, 0], [0, 0], [-120, 3], [1, 4], [-3.5, 7]], np.float32), 1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "float32", "float64"])
+def test_order_of_numbers_that_float32_does_not_hold(dtype: str) -> None:
+    first = {"uint8": 250, "float32": 2**23, "int32": 2**30}.get(dtype, 2**50)
+    values = (first + RNG.permuted(np.tile(np.arange(5), (ROWS, 1)), axis=1)).astype(dtype)
+    check(lambda x: tf.sort(x, 1), values)
+    check(lambda x: tf.math.top_k(x, 3)[0], values)
+    check(lambda x: tf.math.top_k(x, tf.shape(x)[1] - 2)[1], values)
+
+
 @pytest.mark.parametrize(
     ("keys", "values", "key_dtype", "default", "asked"),
     [

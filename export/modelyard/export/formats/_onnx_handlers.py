@@ -79,6 +79,24 @@ def _select(context: Graph, node: Node, name: str, _: list[str]) -> None:
     node.attr.pop("handles_nan", None)
 
 
+def _top_k(context: Graph, node: Node, name: str, _: list[str]) -> None:
+    """The largest values in their own type: tf2onnx compares all in float32, which rounds integers from 2**24 on."""
+    outputs, shapes, dtypes = list(node.output), node.output_shapes, node.output_dtypes
+    source, count = node.input
+    dtype = dtypes[0] if dtypes[0] in _ORDERED else _INT64
+    context.remove_node(name)
+    one = context.make_const(f"{name}/one", np.array([1], np.int64)).output[0]
+    size = context.make_node("Reshape", [_cast(context, count, _INT64), one]).output[0]
+    found = context.make_node(
+        "TopK", [_cast(context, source, dtype), size], output_count=2, shapes=shapes, dtypes=[dtype, _INT64]
+    )
+    for number, output in enumerate(outputs):
+        context.make_node(
+            "Cast", [found.output[number]], attr={"to": dtypes[number]}, outputs=[output], name=f"{name}/{number}",
+            shapes=[shapes[number]], dtypes=[dtypes[number]],
+        )  # fmt: skip
+
+
 def _is_float(context: Graph, node: Node, operand: int = 0) -> bool:
     from onnx import TensorProto
 
@@ -206,7 +224,9 @@ def _cast(context: Graph, tensor: str, dtype: int) -> str:
 
 
 #: onnx.TensorProto.FLOAT, INT64 and STRING: to import onnx takes a second.
-_FLOAT, _INT64, _STRING = 1, 7, 8
+_FLOAT, _INT32, _INT64, _STRING, _DOUBLE = 1, 6, 7, 8, 11
+#: What onnxruntime sorts.
+_ORDERED = frozenset({_FLOAT, _INT32, _INT64, _DOUBLE})
 #: By kind of a numpy dtype, what LabelEncoder calls it and computes with.
 _LABELS = {"O": ("string", _STRING), "i": ("int64", _INT64), "f": ("float", _FLOAT)}
 #: By TensorFlow's name of a kernel, the attributes of Resize. Keys' cubic has a = -1/2.
@@ -233,6 +253,7 @@ def make_handlers(tables: Mapping[str, tuple[tf.Tensor, tf.Tensor]]) -> dict[str
         "ScaleAndTranslate": _scale_and_translate,
         "Select": _select,
         "SelectV2": _select,
+        "TopKV2": _top_k,
     }
     handlers |= make_string_handlers()
     return {op: (handler, []) for op, handler in handlers.items()}
