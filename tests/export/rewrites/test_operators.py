@@ -42,6 +42,7 @@ BOXES[..., 2:] += BOXES[..., :2]
 INPUTS: dict[str, Any] = {
     "x": floats(6), "m": definite(), "i": whole(-50, 50, 3), "k": whole(-1, 4),
     "small": whole(-128, 128, 3, dtype="int8"), "long": whole(-(10**12), 10**12, 3, dtype="int64"),
+    "wide": np.array([2**31, 7, 2**31 + 9, -(2**40), 2**32 - 1, 2**53 + 1]) + whole(0, 5, 6, dtype="int64"),
     "d": floats(3).astype(np.float64), "wave": floats(24),
     "image": RNG.random((ROWS, 6, 7, 3)).astype(np.float32), "volume": floats(4, 5, 4, 2),
     "boxes": BOXES, "scores": RNG.random((ROWS, 8, 2)).astype(np.float32),
@@ -139,6 +140,10 @@ CASES: dict[str, Callable[..., Any]] = {
     "patches": lambda image: tf.image.extract_patches(image, [1, 3, 3, 1], [1, 2, 2, 1], [1, 1, 1, 1], "SAME"),
     "pooled_volume": lambda volume: [
         tf.nn.max_pool3d(volume, 2, 2, "VALID"), tf.nn.avg_pool3d(volume, 3, 2, "SAME"),
+    ],
+    "large": lambda wide: [
+        tf.maximum(wide, 50), tf.clip_by_value(wide, -(2**33), 2**34), tf.sign(wide), tf.reduce_min(wide, 1),
+        tf.reduce_max(tf.cast(wide, tf.uint32), 1, keepdims=True), tf.reduce_max(tf.reshape(wide, [-1, 2, 3]), [0, 2]),
     ],
     "quotient": lambda long: [long // 7, long // -1000, tf.abs(long)],
     "resize_bicubic": lambda image: tf.image.resize(image, [9, 5], "bicubic"),

@@ -69,11 +69,11 @@ def _floor_div(context: Graph, node: Node, name: str, _: list[str]) -> None:
 
 
 def _select(context: Graph, node: Node, name: str, _: list[str]) -> None:
-    """A choice of floats by ONNX's Where: tf2onnx adds products with 0 and 1, and 0 times infinity or NaN is NaN.
+    """A choice of numbers by ONNX's Where: tf2onnx adds products with 0 and 1, and 0 times infinity or NaN is NaN.
 
     What is not chosen is often just that: ``tf.where(x > 0, tf.math.log(x), 0.0)``.
     """
-    if _is_float(context, node, 1):
+    if context.get_dtype(node.input[1]) in _ORDERED:
         node.set_attr("handles_nan", True)
     _default(node.type, 9, context, node)
     node.attr.pop("handles_nan", None)
@@ -97,10 +97,10 @@ def _top_k(context: Graph, node: Node, name: str, _: list[str]) -> None:
         )  # fmt: skip
 
 
-def _is_float(context: Graph, node: Node, operand: int = 0) -> bool:
+def _is_float(context: Graph, node: Node) -> bool:
     from onnx import TensorProto
 
-    return context.get_dtype(node.input[operand]) in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+    return context.get_dtype(node.input[0]) in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 
 def _default(op: str, version: int, context: Graph, node: Node) -> None:
@@ -225,7 +225,7 @@ def _cast(context: Graph, tensor: str, dtype: int) -> str:
 
 #: onnx.TensorProto.FLOAT, INT64 and STRING: to import onnx takes a second.
 _FLOAT, _INT32, _INT64, _STRING, _DOUBLE = 1, 6, 7, 8, 11
-#: What onnxruntime sorts.
+#: What onnxruntime sorts and chooses.
 _ORDERED = frozenset({_FLOAT, _INT32, _INT64, _DOUBLE})
 #: By kind of a numpy dtype, what LabelEncoder calls it and computes with.
 _LABELS = {"O": ("string", _STRING), "i": ("int64", _INT64), "f": ("float", _FLOAT)}

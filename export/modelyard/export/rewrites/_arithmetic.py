@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from modelyard.export.rewrites._replay import Rule, emit
+from modelyard.export.rewrites._values import constant
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -41,6 +42,30 @@ def computed_as(node: NodeDef, inputs: Sequence[tf.Tensor], dtype: tf.DType) -> 
 def _widen(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     wide = _WIDE.get(tf.as_dtype(node.attr["T"].type))
     return None if wide is None else computed_as(node, inputs, wide)
+
+
+def _chosen(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The larger or smaller of two: onnxruntime 1.31 compares the lower halves of int64 (2**31 with 50)."""
+    x, y = inputs
+    if x.dtype != tf.int64:
+        return _widen(node, inputs)
+    return tf.where(x > y if node.op == "Maximum" else x < y, x, y)
+
+
+def _extreme(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor | None:
+    """The largest or smallest along axes, of int64 by a search for the first: see above."""
+    x, axes = inputs[0], constant(inputs[1])
+    if x.dtype != tf.int64:
+        return _widen(node, inputs)
+    if axes is None or x.shape.rank is None or not axes.size:
+        return None
+    for axis in sorted({int(axis) % x.shape.rank for axis in axes.ravel()}, reverse=True):
+        order = [each for each in range(x.shape.rank) if each != axis]
+        x = tf.transpose(x, [*order, axis])
+        # The order is reversed so without a number that has no counterpart.
+        x = tf.math.top_k(x, 1)[0][..., 0] if node.op == "Max" else -1 - tf.math.top_k(-1 - x, 1)[0][..., 0]
+        x = tf.expand_dims(x, axis) if node.attr["keep_dims"].b else x
+    return x
 
 
 def _floor_div(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -290,7 +315,10 @@ TFLITE = {
 }
 ONNX = {
     **{op: Rule(_widen, has_dtype(*_NARROW)) for op in _REDUCED},
+    **{op: Rule(_chosen, has_dtype(*_NARROW, tf.int64)) for op in ("Maximum", "Minimum")},
+    **{op: Rule(_extreme, has_dtype(*_NARROW, tf.int64)) for op in ("Max", "Min")},
     **BOTH,
+    "ClipByValue": Rule(_clip, has_dtype(*_NARROW, tf.int32, tf.int64)),
     "Conv2D": Rule(_in_single, has_dtype(tf.float64)),
     "DepthwiseConv2dNative": Rule(_in_single, has_dtype(tf.float64)),
     "Expm1": _one(_expm1),
@@ -298,6 +326,7 @@ ONNX = {
     "Log1p": _one(_log1p),
     "OneHot": Rule(_one_hot),
     "RightShift": Rule(_right_shift, has_dtype(*_SHIFTED)),
+    "Sign": Rule(lambda node, inputs: _sign(inputs[0]), has_dtype(tf.int64)),
     "Xdivy": Rule(_xdivy),
     "Xlog1py": Rule(_xlog1py),
 }
