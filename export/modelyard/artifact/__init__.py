@@ -63,7 +63,7 @@ from modelyard.artifact._manifest_parts import (
     onnx_files,
 )
 from modelyard.artifact._onnxruntime import disable_telemetry, onnx_options, onnx_signature, operator_domains
-from modelyard.artifact._openvino import copy_openvino, openvino_core, openvino_settings
+from modelyard.artifact._openvino import copy_openvino, integer_limit, keep_order, openvino_core, openvino_settings
 from modelyard.artifact._publish_remote import STAGING_PREFIX
 from modelyard.artifact._remote import Location, RemoteFile, RemotePath, RemoteVersion, locate, replace_file
 from modelyard.artifact._repository import (
@@ -190,8 +190,10 @@ __all__ = [
     "hash_files",
     "holds_class_ids",
     "holds_class_scores",
+    "integer_limit",
     "is_routable",
     "json_schema",
+    "keep_order",
     "known_method",
     "list_models",
     "list_served",

@@ -8,6 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+#: Operations that the CPU plugin computes in float32, of integers too.
+_IN_FLOATS = frozenset("Divide FloorMod Mod Power ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum TopK".split())
+_INTEGERS = frozenset("i8 i16 i32 i64 u8 u16 u32 u64".split())
+
 
 @cache
 def openvino_core() -> Any:
@@ -43,6 +47,31 @@ def openvino_settings(*, bfloat16: bool, threads: int, requests: int = 1, device
         settings[hint.enable_cpu_pinning()] = False
         settings[openvino.properties.inference_num_threads()] = threads * requests
     return settings
+
+
+def keep_order(model: Any) -> None:
+    """Has equal values stay in their order where the largest are chosen, as ONNX and TensorFlow have it."""
+    for node in model.get_ops():
+        if node.get_type_name() == "TopK" and node.get_attributes().get("stable") is False:
+            node.set_attribute("stable", True)
+
+
+def integer_limit(model: Any) -> int:
+    """The largest number that integers of requests may have for the CPU plugin (2026.4) to compute with them exactly.
+
+    It computes integers in 32 bits, and some operations in float32, which holds those up to 2**24.
+    """
+    given: set[str] = set()
+    # In the order of computing.
+    for node in model.get_ordered_ops():
+        kind, sources = node.get_type_name(), [each.get_node().get_friendly_name() for each in node.input_values()]
+        if not any(port.get_element_type().get_type_name() in _INTEGERS for port in node.outputs()):
+            continue
+        if kind == "Parameter" or (kind != "ShapeOf" and given.intersection(sources)):
+            given.add(node.get_friendly_name())
+            if kind in _IN_FLOATS and sources[0] in given:
+                return 1 << 24
+    return (1 << 31) - 1
 
 
 def copy_openvino(tensor: Any) -> npt.NDArray[Any]:

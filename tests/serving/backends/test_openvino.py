@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from modelyard.errors import InternalError, InvalidInputError, LoadError, RequestTooLargeError
 from modelyard.serving.backends import OpenVinoBackend
@@ -71,6 +71,39 @@ def test_calls_at_the_same_time_get_their_own_answers(scores_onnx: Path) -> None
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_equal_values_keep_their_order(write_onnx) -> None:
+    path = write_onnx(
+        "largest",
+        [
+            helper.make_node("Constant", [], ["k"], value_ints=[5]),
+            helper.make_node("TopK", ["x", "k"], ["values", "places"]),
+        ],
+        {"x": ("float32", ["n", 8])},
+        {"values": ("float32", ["n", 5]), "places": ("int64", ["n", 5])},
+    )
+    x = np.array([[1, 1, 1, 1, 1, 1, 1, 1], [3, 1, 3, 1, 3, 1, 3, 1]], np.float32)
+    places = _load(path).run("graph", {"x": x}, ["places"])["places"]
+    assert places.tolist() == [[0, 1, 2, 3, 4], [0, 2, 4, 6, 1]]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_integers_that_would_be_rounded_are_refused(write_onnx, dtype: str) -> None:
+    # A quotient and a maximum are computed in float32; what is passed on and added is not.
+    path = write_onnx(
+        "quotient",
+        [
+            helper.make_node("Constant", [], ["three"], value=numpy_helper.from_array(np.array(3, dtype))),
+            helper.make_node("Div", ["x", "three"], ["y"]),
+        ],
+        {"x": (dtype, ["n"])},
+        {"y": (dtype, ["n"])},
+    )
+    backend = _load(path)
+    assert backend.run("graph", {"x": np.array([1 << 24, 7], dtype)}, ["y"])["y"].tolist() == [5592405, 2]
+    with pytest.raises(InvalidInputError, match="partly in float32, from -16777216 to 16777216"):
+        backend.run("graph", {"x": np.array([(1 << 24) + 2, 7], dtype)}, ["y"])
 
 
 def test_shapes_that_do_not_fit_each_other_are_refused(sum_onnx: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature, copy_openvino, openvino_core, openvino_settings
+from modelyard.artifact import Signature, copy_openvino, integer_limit, openvino_core, openvino_settings
 from modelyard.errors import InternalError, InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends._base import Arrays, failure
 from modelyard.serving.backends._devices import CPU, openvino_device
@@ -22,17 +22,17 @@ from modelyard.serving.backends._operators import RECURRENT, check_values, graph
 if TYPE_CHECKING:
     import openvino
 
-#: The CPU plugin computes these in int32.
-_NARROWED = (np.dtype(np.int64), np.dtype(np.uint32), np.dtype(np.uint64))
-_INT32 = np.iinfo(np.int32)
+#: What may hold numbers that the CPU plugin has no room for.
+_NARROWED = (np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint32), np.dtype(np.uint64))
+_WHOLE = np.iinfo(np.int32).max
 
 
 class OpenVinoBackend:
     """OpenVINO, on the CPU if nothing else is said, in float32 whatever the CPU could do faster, unless told otherwise.
 
     Its source is ONNX files by graph name, or the directory of a SavedModel, which it reads without TensorFlow.
-    Computation is in float32 (recent CPUs would else be given bfloat16) and int32: 64-bit integers beyond that range
-    are refused at the inputs.
+    Computation is in float32 (recent CPUs would else be given bfloat16) and int32: integers beyond what the graph's
+    operations compute exactly are refused at the inputs.
     """
 
     name = "openvino"
@@ -75,7 +75,7 @@ class OpenVinoBackend:
         if graph in self._recurrent:
             check_values(graph, inputs)
         for name, array in inputs.items():
-            _check_range(name, array)
+            _check_range(name, array, compiled.limit)
         # Tensors share these arrays but do not keep them alive: they must outlive the inference.
         arrays = {name: np.require(array, requirements=["A", "C", "W"]) for name, array in inputs.items()}
         with compiled.request() as request:
@@ -111,6 +111,8 @@ class _Compiled:
     outputs: Mapping[str, int]
     requests: queue.SimpleQueue[openvino.InferRequest]
     tensor: type[openvino.Tensor]
+    #: The largest integer of a request.
+    limit: int
 
     @contextmanager
     def request(self) -> Iterator[openvino.InferRequest]:
@@ -134,12 +136,20 @@ def _compile(
             pool.put(compiled.create_infer_request())
     except RuntimeError as exc:
         raise LoadError(f"OpenVINO cannot compile graph {name!r} for {device}: {short_reason(exc)}.") from exc
-    return _Compiled(inputs=graph.inputs, outputs=graph.outputs, requests=pool, tensor=openvino.Tensor)
+    return _Compiled(
+        inputs=graph.inputs, outputs=graph.outputs, requests=pool, tensor=openvino.Tensor,
+        limit=integer_limit(graph.model),
+    )  # fmt: skip
 
 
-def _check_range(name: str, array: npt.NDArray[Any]) -> None:
-    if array.dtype in _NARROWED and array.size and not _INT32.min <= array.min() <= array.max() <= _INT32.max:
+def _check_range(name: str, array: npt.NDArray[Any], limit: int) -> None:
+    whole = limit == _WHOLE
+    if array.dtype not in _NARROWED or not array.size or (whole and array.dtype == np.int32):
+        return
+    lowest = -limit - whole
+    if not lowest <= array.min() <= array.max() <= limit:
         raise InvalidInputError(
             f"Input {name!r} has values from {array.min()} to {array.max()}; the openvino backend computes "
-            f"{array.dtype} in 32 bits, from {_INT32.min} to {_INT32.max}."
+            f"{array.dtype} in 32 bits, {'' if whole else 'and this graph partly in float32, '}"
+            f"from {lowest} to {limit}."
         )

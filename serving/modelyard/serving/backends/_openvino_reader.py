@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelyard.artifact import DEFAULT_SIGNATURE, Signature, TensorSpec
+from modelyard.artifact import DEFAULT_SIGNATURE, Signature, TensorSpec, keep_order
 from modelyard.errors import LoadError
 from modelyard.serving.backends._saved_model import (
     INIT_SIGNATURE,
@@ -212,7 +212,9 @@ def _read(frontend: str, path: Path, shapes: Mapping[str, tuple[int, ...] | None
             source.override_all_inputs(list(places.values()))
             for name, place in places.items():
                 source.set_partial_shape(place, openvino.PartialShape(list(shapes[name] or ())))
-        return reader.convert(source)
+        model = reader.convert(source)
+        keep_order(model)
+        return model
     except LoadError:
         raise
     # OpenVINO raises RuntimeError and classes of its frontends that share no name: this is the boundary that maps them.
