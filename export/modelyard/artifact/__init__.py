@@ -78,7 +78,7 @@ from modelyard.artifact._repository import (
     publish,
     staging,
 )
-from modelyard.artifact._row_experiment import EXPERIMENT_ROWS, row_experiment, within
+from modelyard.artifact._row_experiment import EXPERIMENT_ROWS, differing_output, row_experiment, within
 from modelyard.artifact._signature import (
     CLASSIFY_METHOD,
     DEFAULT_SIGNATURE,
@@ -179,6 +179,7 @@ __all__ = [
     "decode_image",
     "describe_model",
     "diff_versions",
+    "differing_output",
     "disable_telemetry",
     "entries_below",
     "find_version",

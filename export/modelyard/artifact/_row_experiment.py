@@ -73,10 +73,10 @@ def row_experiment(run: Callable[[_Arrays], _Arrays], inputs: _Arrays, *, tolera
             alone = run({name: array[row : row + 1] for name, array in batch.items()})
         except ModelyardError as exc:
             return f"a row alone is refused, and in a batch it is not: {exc.message}"
-        if name := _differing(alone, _part(together, slice(row, row + 1)), tolerance):
+        if name := differing_output(alone, _part(together, slice(row, row + 1)), tolerance):
             return f"output {name!r} of a row is another one in a batch than alone"
     order = np.roll(np.arange(EXPERIMENT_ROWS), 1)
-    if name := _differing(run(_part(batch, order)), _part(together, order), tolerance):
+    if name := differing_output(run(_part(batch, order)), _part(together, order), tolerance):
         return f"output {name!r} of a row depends on its place in the batch"
     for sign in (1, -1):
         if seen := _beside_outlier(run, batch, together, sign):
@@ -98,7 +98,7 @@ def _beside_outlier(run: Callable[[_Arrays], _Arrays], batch: _Arrays, together:
             answers = run(changed)
         except ModelyardError:
             continue
-        if name := _differing(_part(answers, others), _part(together, others), _SAME):
+        if name := differing_output(_part(answers, others), _part(together, others), _SAME):
             return f"output {name!r} of a row changes beside a row {times:g} times as large"
         return None
     return None
@@ -113,8 +113,8 @@ def _part(arrays: _Arrays, rows: Any) -> dict[str, npt.NDArray[Any]]:
     return {name: array[rows] for name, array in arrays.items()}
 
 
-def _differing(found: _Arrays, expected: _Arrays, tolerance: float) -> str:
-    """The name of an output that is not the same; empty where all are."""
+def differing_output(found: _Arrays, expected: _Arrays, tolerance: float) -> str:
+    """The name of an output that is not the same, but for a share of its size; empty where all are."""
     return next((name for name, array in expected.items() if not _same(found[name], array, tolerance)), "")
 
 

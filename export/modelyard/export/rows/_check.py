@@ -14,6 +14,7 @@ from modelyard.artifact import (
     RowsCheck,
     Signature,
     decode_examples,
+    differing_output,
     row_experiment,
     within,
 )
@@ -30,10 +31,42 @@ _TOLERANCE, _COARSE = 1e-3, 2e-2
 _LIMIT_S = 300.0
 
 
-def walk_graphs(graphs: Mapping[str, PolymorphicFunction], signatures: Mapping[str, Signature]) -> dict[str, RowsCheck]:
-    """What the operations of a model say of its rows."""
-    names = {each.compute for each in signatures.values() if each.batched and not each.stateful}
-    return {name: walk_rows(graphs[name]) for name in sorted(names & set(graphs))}
+def walk_graphs(
+    graphs: Mapping[str, PolymorphicFunction],
+    signatures: Mapping[str, Signature],
+    outputs: Mapping[str, Mapping[int, Arrays]],
+) -> dict[str, RowsCheck]:
+    """What the operations of a model say of its rows; where they decide nothing, what its answers to examples say.
+
+    Args:
+        graphs: The model's graphs by name.
+        signatures: What is served, by name.
+        outputs: By signature and batch size: answers of the model for every example.
+    """
+    batched = {name: each for name, each in signatures.items() if each.batched and not each.stateful}
+    found = {
+        name: walk_rows(graphs[name]) for name in sorted({each.compute for each in batched.values()} & set(graphs))
+    }
+    for name, signature in batched.items():
+        walk = found.get(signature.compute)
+        if walk is None or walk.verdict != "unknown":
+            continue
+        if seen := _mixed(outputs[name]):
+            found[signature.compute] = RowsCheck(verdict="dependent", reason=seen)
+        elif any(spec.dtype.is_integer for spec in graphs[signature.compute].input_signature):
+            # They could be anything: a threshold, an identity that two rows share.
+            reason = f"{walk.reason}, and integers have no outliers to try"
+            found[signature.compute] = RowsCheck(verdict="dependent", reason=reason)
+    return found
+
+
+def _mixed(by_size: Mapping[int, Arrays]) -> str:
+    """Whether answers to the examples are others in a batch than alone."""
+    alone = by_size.get(1, {})
+    for size, answers in by_size.items():
+        if name := differing_output(answers, alone, _TOLERANCE):
+            return f"output {name!r} of an example is another one in a batch of {size} than alone"
+    return ""
 
 
 def check_rows(

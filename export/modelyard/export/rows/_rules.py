@@ -47,7 +47,7 @@ _INNER = {
     "RFFT": 1, "IRFFT": 1, "FFT2D": 2, "RFFT2D": 2, "IRFFT2D": 2, "Cholesky": 2, "MatrixInverse": 2,
     "MatrixDeterminant": 2, "LogMatrixDeterminant": 2, "MatrixBandPart": 2, "MatrixDiagPartV3": 2, "MatrixDiagV3": 1,
     "Qr": 2, "SelfAdjointEigV2": 2, "Svd": 2, "DenseBincount": 1, "BiasAdd": 1, "BiasAddV1": 1,
-    "RGBToHSV": 1, "HSVToRGB": 1,
+    "RGBToHSV": 1, "HSVToRGB": 1, "ScaleAndTranslate": 3,
 }  # fmt: skip
 #: Those of them that have the batch first, whatever their layout.
 _IMAGES = {name for name, inner in _INNER.items() if inner >= 3}

@@ -104,7 +104,7 @@ def compute_reference(
     source = _of_calls(source, data)
     with restored(source.serving.values()):
         found = _compute(source, data, dict(call_sizes(source, options)), source_call(source), options, progress)
-    return replace(_held(found, data), rows=walk_graphs(source.graphs, source.signatures))
+    return replace(_held(found, data), rows=walk_graphs(source.graphs, source.signatures, found.outputs))
 
 
 def _of_calls(source: TracedModel, data: VerificationData) -> TracedModel:
