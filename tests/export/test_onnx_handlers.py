@@ -15,6 +15,7 @@ from modelyard.export.formats import convert_function, freeze
 
 RNG = np.random.default_rng(0)
 ROWS = 6
+WEIGHTS = RNG.normal(size=(4, 4)).astype(np.float32)
 
 
 def floats(*shape: int) -> Any:
@@ -30,13 +31,18 @@ def table(keys: list[Any], values: list[Any], key_dtype: Any, default: Any) -> A
     return tf.lookup.StaticHashTable(initializer, default)
 
 
-def check(function: Callable[[Any], Any], values: Any, tolerance: float = 0.0) -> None:
-    """Converts a function, and compares at the values' batch and at a batch of one."""
-    tensor = tf.constant(values.tolist() if values.dtype == object else values)
+def converted(function: Callable[[Any], Any], tensor: Any) -> tuple[Any, Any]:
+    """A function in TensorFlow and in onnxruntime."""
     spec = tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, name="x")
     traced = tf.function(lambda x: {"y": function(x)}, input_signature=[spec])
     model = convert_function(freeze(traced, target="onnx"), opset=18)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return traced, onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def check(function: Callable[[Any], Any], values: Any, tolerance: float = 0.0) -> None:
+    """Converts a function, and compares at the values' batch and at a batch of one."""
+    tensor = tf.constant(values.tolist() if values.dtype == object else values)
+    traced, session = converted(function, tensor)
     for rows in (values, values[:1]):
         expected = traced(tensor[: len(rows)])["y"].numpy()
         feed = rows if rows.dtype != object else np.vectorize(bytes.decode, otypes=[object])(rows)
@@ -72,6 +78,25 @@ def test_division_of_negative_numbers(dtype: str, divisor: int) -> None:
 )
 def test_what_is_not_chosen_does_not_count_where_it_is_infinite_or_nan(function: Any) -> None:
     check(function, np.array([[2, 0], [0, 0], [-120, 3], [1, 4], [-3.5, 7]], np.float32), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda k: tf.gather(WEIGHTS, k),
+        lambda k: tf.gather(WEIGHTS, tf.cast(k, tf.int32)[:, :2], axis=1),
+        lambda k: tf.nn.embedding_lookup(WEIGHTS, tf.reshape(k, [-1, 1])),
+        lambda k: tf.gather_nd(WEIGHTS, k[..., tf.newaxis]),
+        lambda k: tf.gather(tf.tile(WEIGHTS[tf.newaxis], [tf.shape(k)[0], 1, 1]), k, batch_dims=1),
+    ],
+    ids=["rows", "columns", "embedding", "nd", "batch"],
+)
+def test_an_index_below_zero_is_an_error(function: Any) -> None:
+    values = whole("int64", 0, 4)
+    check(function, values)
+    _, session = converted(function, tf.constant(values))
+    with pytest.raises(Exception, match="out of data bounds|[Ii]nvalid ind"):
+        session.run(["y"], {"x": -1 - values})
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "float32", "float64"])

@@ -138,6 +138,24 @@ def _lookup(
     )
 
 
+def _gather(context: Graph, node: Node, name: str, _: list[str]) -> None:
+    """With an error for an index of a request that is below zero, as TensorFlow has it: ONNX counts from the end."""
+    source, index, op = node.inputs[1], node.input[1], node.type
+    while source.type in _PASSING:
+        source = source.inputs[0]
+    dtype = context.get_dtype(index)
+    if source.is_graph_input() and dtype in (_INT32, _INT64):
+        kind = np.int32 if dtype == _INT32 else np.int64
+        zero, far = (context.make_const(f"{name}/{n}", np.array(n, kind)).output[0] for n in (0, 2**31 - 1))
+        below = context.make_node("Less", [index, zero]).output[0]
+        shape = context.get_shape(index)
+        checked = context.make_node("Where", [below, far, index], dtypes=[dtype], shapes=[shape]).output[0]
+        context.replace_input(node, index, checked, 1)
+    if op == "GatherNd":
+        node.type = "GatherND"
+    _default(op, 12 if op == "GatherV2" and context.opset >= 12 else 11, context, node)
+
+
 def _bucketize(context: Graph, node: Node, name: str, _: list[str]) -> None:
     """How many boundaries a number has reached."""
     boundaries = np.array(node.get_attr_value("boundaries"), np.float32)
@@ -225,6 +243,8 @@ def _cast(context: Graph, tensor: str, dtype: int) -> str:
 
 #: onnx.TensorProto.FLOAT, INT64 and STRING: to import onnx takes a second.
 _FLOAT, _INT32, _INT64, _STRING, _DOUBLE = 1, 6, 7, 8, 11
+#: What passes numbers on as they are.
+_PASSING = frozenset("Cast ExpandDims Identity Reshape Slice Squeeze StridedSlice Transpose Unsqueeze".split())
 #: What onnxruntime sorts and chooses.
 _ORDERED = frozenset({_FLOAT, _INT32, _INT64, _DOUBLE})
 #: By kind of a numpy dtype, what LabelEncoder calls it and computes with.
@@ -244,6 +264,8 @@ def make_handlers(tables: Mapping[str, tuple[tf.Tensor, tf.Tensor]]) -> dict[str
         "Erfc": _erfc,
         "FloorDiv": _floor_div,
         "FloorMod": _floor_mod,
+        "GatherNd": _gather,
+        "GatherV2": _gather,
         "Imag": partial(_part, 1),
         "LookupTableFindV2": partial(_lookup, tables),
         "RFFT": _rfft,
