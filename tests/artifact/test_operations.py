@@ -266,10 +266,17 @@ def test_collection(model_dir: Path) -> None:
     for path in (model_dir / f"{STAGING_PREFIX}old" / "file", model_dir / f"{STAGING_PREFIX}old"):
         os.utime(path, (1, 1))
     (model_dir / f"{STAGING_PREFIX}new").mkdir()
+    # Of one that is at work, whose folder is a day old, a file is new.
+    (model_dir / f"{STAGING_PREFIX}work" / "onnx").mkdir(parents=True)
+    (model_dir / f"{STAGING_PREFIX}work" / "onnx" / "file").write_text("x")
+    for path in (model_dir / f"{STAGING_PREFIX}work" / "onnx", model_dir / f"{STAGING_PREFIX}work"):
+        os.utime(path, (1, 1))
     promote(model_dir, "1")
     collected = collect(model_dir, keep=1)
     assert (collected.versions, collected.staging) == ((2,), (f"{STAGING_PREFIX}old",))
-    assert sorted(path.name for path in model_dir.iterdir()) == [f"{STAGING_PREFIX}new", "1", "3", LABELS_NAME]
+    assert sorted(path.name for path in model_dir.iterdir()) == [
+        f"{STAGING_PREFIX}new", f"{STAGING_PREFIX}work", "1", "3", LABELS_NAME,
+    ]  # fmt: skip
     with pytest.raises(ConfigurationError, match="keep is 0; expected at least 1"):
         collect(model_dir, keep=0)
 
