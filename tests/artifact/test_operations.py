@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -361,21 +362,33 @@ def test_errors_of_the_command(model_dir: Path, capsys: pytest.CaptureFixture[st
     assert run(capsys, "ls", f"file://{model_dir}")[0] == 0
 
 
-#: For each line of its input a process that publishes for ever, forked when all is imported.
+#: For each line of its input a process, forked when all is imported: one that publishes for ever, or one that is to
+#: publish once and kills itself before the file operation of a number.
 PUBLISH = """
-import os, sys
+import os, signal, sys
 from dataclasses import replace
 from pathlib import Path
 from modelyard.artifact import *
 template, folder = Manifest.from_json(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
-for _ in sys.stdin:
+left = 0
+def count(event, arguments):
+    global left
+    if event.partition(".")[0] in ("open", "os", "shutil", "tempfile"):
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+for line in sys.stdin:
     child = os.fork()
     if child:
         print(child, flush=True)
-        os.waitpid(child, 0)
-        print("ended", flush=True)
+        print("ended by", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
         continue
-    for turn in range(100000):
+    if line.strip():
+        left = int(line)
+        # What is killed loses nothing that it had written: only a machine that stops does.
+        os.fsync = lambda descriptor: None
+        sys.addaudithook(count)
+    for turn in range(1 if line.strip() else 100000):
         with staging(folder) as staged:
             (staged / "onnx").mkdir()
             for index in range(4):
@@ -384,43 +397,91 @@ for _ in sys.stdin:
             version = publish(staged, folder, lambda number: replace(template, version=number, files=files))
         set_label(folder, "stable", "latest")
         collect(folder, keep=3, stale_s=3600)
+    os._exit(0)
 """
 
 
-@pytest.fixture
-def publisher(tmp_path: Path, manifest: Manifest) -> Iterator[subprocess.Popen[str]]:
-    (tmp_path / "manifest.json").write_text(manifest.to_json())
-    command = [sys.executable, "-c", PUBLISH, str(tmp_path / "manifest.json"), str(tmp_path / "models" / "m")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield process
+class Publisher:
+    """Starts processes that publish, and looks at what they leave."""
 
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self._process, self.folder, self.last = process, folder, 0
 
-def test_killed_at_twenty_random_moments(tmp_path: Path, publisher: subprocess.Popen[str]) -> None:
-    """Publishing, labelling and collecting in a loop, until SIGKILL: what a reader sees is whole each time."""
-    folder, rng, last = tmp_path / "models" / "m", random.Random(7), 0
-    assert publisher.stdin is not None and publisher.stdout is not None
-    for _ in range(20):
-        publisher.stdin.write("\n")
-        publisher.stdin.flush()
-        child = int(publisher.stdout.readline())
-        time.sleep(rng.uniform(0.0, 0.15))
-        os.kill(child, signal.SIGKILL)
-        assert publisher.stdout.readline() == "ended\n"
-        if not folder.exists():
-            continue
-        versions = list_versions(folder)
+    def start(self, at: int | None = None) -> int:
+        """The number of the process, which is to end before an operation, or never."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n" if at is None else f"{at}\n")
+        self._process.stdin.flush()
+        return int(self._line())
+
+    def ended_by(self) -> int:
+        return int(self._line().removeprefix("ended by "))
+
+    def check(self) -> None:
+        """What a reader sees is whole."""
+        versions = list_versions(self.folder) if self.folder.exists() else ()
         for version in versions:
             verify_version(version)
         # No version is lost: the newest before is there, or was followed by newer ones.
         newest = max((version.number for version in versions), default=0)
-        assert newest >= last
-        last = newest
-        labels = read_labels(folder)
+        assert newest >= self.last
+        self.last = newest
+        labels = read_labels(self.folder)
         assert set(labels.values()) <= {version.number for version in versions}
-    assert last > 3
-    assert main(["verify", str(folder)]) == 0
-    collect(folder, keep=1, stale_s=0)
-    assert not list(folder.glob(f"{STAGING_PREFIX}*"))
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+
+@pytest.fixture
+def publisher(tmp_path: Path, manifest: Manifest) -> Iterator[Publisher]:
+    (tmp_path / "manifest.json").write_text(manifest.to_json())
+    folder = tmp_path / "models" / "m"
+    command = [sys.executable, "-c", PUBLISH, str(tmp_path / "manifest.json"), str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Publisher(process, folder)
+
+
+def test_killed_before_every_file_operation(publisher: Publisher) -> None:
+    """One publishes, labels and collects, and is killed before its first operation; the next before its second."""
+    for _ in range(4):
+        publisher.start(-1)
+        assert publisher.ended_by() == 0
+        publisher.check()
+    assert publisher.last == 4
+    numbers = []
+    for at in itertools.count(1):
+        publisher.start(at)
+        code = publisher.ended_by()
+        publisher.check()
+        numbers.append(publisher.last)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        # What they left is in nobody's way, but each that collects would look at all of it.
+        collect(publisher.folder, keep=3, stale_s=0)
+    # Before the rename there is no new version, and after it there is one: no number is left out or taken twice.
+    unpublished = numbers.count(4)
+    assert 20 < unpublished < len(numbers) - 20
+    assert numbers[unpublished:] == list(range(5, 5 + len(numbers) - unpublished))
+    kept = [version.number for version in list_versions(publisher.folder)]
+    assert kept == list(range(publisher.last - 2, publisher.last + 1))
+
+
+def test_killed_at_twenty_random_moments(publisher: Publisher) -> None:
+    """Publishing, labelling and collecting in a loop, until SIGKILL: what a reader sees is whole each time."""
+    rng = random.Random(7)
+    for _ in range(20):
+        child = publisher.start()
+        time.sleep(rng.uniform(0.0, 0.15))
+        os.kill(child, signal.SIGKILL)
+        assert publisher.ended_by() == -signal.SIGKILL
+        publisher.check()
+    assert publisher.last > 3
+    assert main(["verify", str(publisher.folder)]) == 0
+    collect(publisher.folder, keep=1, stale_s=0)
+    assert not list(publisher.folder.glob(f"{STAGING_PREFIX}*"))
 
 
 def test_what_cannot_be_removed_stays_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
