@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import stat
 import subprocess
@@ -109,6 +110,35 @@ def test_what_is_refused(tmp_path: Path, signed: ModelVersion, key: Path) -> Non
     signature.unlink()
     with pytest.raises(IntegrityError, match="is not signed"):
         verify_version(signed, trusted_keys=keys)
+
+
+def test_a_damaged_version_is_not_signed(tmp_path: Path, key: Path) -> None:
+    version = publish_affine(tmp_path / "m", slope=1.0, intercept=0.0)
+    graph = version.path / "onnx" / "serving_default.onnx"
+    content = graph.read_bytes()
+    graph.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(IntegrityError, match="was damaged"):
+        sign_version(tmp_path / "m", "1", load_signing_key(key))
+    assert not (version.path / SIGNATURE_NAME).exists()
+
+
+def test_who_looks_while_a_version_is_signed_finds_it_whole(
+    tmp_path: Path, signed: ModelVersion, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server would refuse one with a file that its manifest does not list."""
+    keys = load_trusted_keys([key.with_suffix(".pub.pem")])
+    seen: list[int] = []
+    replace = os.replace
+
+    def look(source: str, target: str) -> None:
+        seen.append(verify_version(signed, trusted_keys=keys).version)
+        replace(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", look)
+        sign_version(tmp_path / "m", "1", load_signing_key(key))
+    assert seen == [1]
+    assert [path.name for path in (tmp_path / "m").iterdir()] == ["1"]
 
 
 @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "onnx/../../secret", "C:/secret", "..\\secret", ""])
