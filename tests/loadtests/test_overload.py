@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from modelyard.loadtests import Limits, Measured
 from modelyard.loadtests.generate import Log, Outcome, Run, Split
 from modelyard.loadtests.options import check_limits
-from modelyard.loadtests.scenarios._overload import joined
+from modelyard.loadtests.scenarios._overload import _whole, joined
 
 ROW = Measured(
     name="a", requests=10, failures=0, refused=0, p50_ms=1, p95_ms=1, p99_ms=1, known=10, matches=10, seconds=1
@@ -48,6 +50,17 @@ def test_rounds_follow_each_other() -> None:
     assert together.events == ((0.5, "!"), (1.5, "!"))
     # Each counts by its length.
     assert together.generator_cpu == pytest.approx((0.1 * 1 + 0.3 * 3) / 4)
+
+
+def test_a_backlog_counts_as_time() -> None:
+    """Ten requests within a second, of which the last is answered after two: five per second, not ten."""
+    log = run("a" * 10, seconds=1.0).log
+    late = dataclasses.replace(log, done=np.linspace(0.2, 2.0, 10))
+    assert _whole(Run(log=late)).log.measured().answered_per_s == pytest.approx(5)
+    # What fails is no work, however long it takes.
+    failed = dataclasses.replace(late, outcome=np.array([Outcome.OK] * 5 + [Outcome.TIMEOUT] * 5, np.uint8))
+    assert _whole(Run(log=failed)).log.seconds == 1.0
+    assert _whole(Run(log=log)).log.seconds == 1.0
 
 
 @pytest.mark.parametrize(
