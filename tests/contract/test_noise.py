@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -13,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.admin import ask
-from tests.support.models import publish_affine, save_double
+from tests.support.models import publish_affine
 from tests.support.server import RunningServer, serve
 
 OURS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [IW] modelyard\.")
@@ -48,10 +49,22 @@ def test_a_probe_that_fails_leaves_no_trace(tmp_path: Path, runtime: str) -> Non
         assert foreign_lines(server) == []
 
 
-def test_a_fixed_batch_size(tmp_path: Path) -> None:
-    save_double(tmp_path / "double" / "1", shape=[1, 4])
+def save_misdeclared(directory: Path) -> None:
+    """Saves ``y = 2 x``, whose file says that an answer has one row, whatever the request has."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "double", [x], [y])
+    (directory / "onnx").mkdir(parents=True)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, str(directory / "onnx" / "serving_default.onnx"))
+
+
+def test_an_answer_of_another_shape_than_the_file_says(tmp_path: Path) -> None:
+    """onnxruntime warns of each."""
+    save_misdeclared(tmp_path / "double" / "1")
     with serve(tmp_path / "double", model="double", log_dir=tmp_path) as server:
-        assert server.post("/v1/models/double:predict", b'{"instances": [[1, 2, 3, 4]]}')[0] == 200
+        status, text = server.post("/v1/models/double:predict", b'{"inputs": [[1, 2, 3, 4], [5, 6, 7, 8]]}')
+        assert (status, json.loads(text)) == (200, {"outputs": [[2, 4, 6, 8], [10, 12, 14, 16]]}), text
         assert foreign_lines(server) == []
 
 
