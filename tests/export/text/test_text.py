@@ -86,6 +86,7 @@ def test_operators_over_strings() -> None:
             "spaced": replace(x, "[.?!,¿]", r" \0 "),
             "literal": replace(x, "<br />", " "),
             "tags": replace(x, "<[^>]+>", ""),
+            "shortest": replace(replace(x, "<.*?>", ""), r"\[.+?\]", "_"),
             "blanks": replace(x, r"\s+", " "),
             "either": replace(x, "(?i)the|fo+x|É", "[X]"),
             "classes": replace(x, r"[[:punct:]]+|\pL\d", "_"),
@@ -193,6 +194,8 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda x: tf.strings.regex_replace(x, "^a", "b"), "regular expression '.a', which looks at what is beside"),
     (lambda x: tf.strings.regex_replace(x, r"a\b", "b"), "which looks at what is beside"),
     (lambda x: tf.strings.regex_replace(x, "a*", "b"), "which matches nothing, too"),
+    (lambda x: tf.strings.regex_replace(x, "<.*?>b", "b"), "does not always take the longest match"),
+    (lambda x: tf.strings.regex_replace(x, "(?i)dog|cat|category", "b"), "does not always take the longest match"),
 ]
 
 

@@ -12,6 +12,7 @@ from modelyard.errors import ConversionError
 from modelyard.export.publish import ExportOptions
 from modelyard.export.sources._trace import TracedModel
 from modelyard.export.sources._unsafe_ops import reachable
+from modelyard.export.text import prefers_shorter
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -97,4 +98,6 @@ def _patterns(nodes: list[NodeDef]) -> list[str]:
             found.append(f"the regular expression {pattern!r}, which looks at what is beside a match,")
         elif tf.strings.regex_full_match("", pattern):
             found.append(f"the regular expression {pattern!r}, which matches nothing, too,")
+        elif prefers_shorter(pattern):
+            found.append(f"the regular expression {pattern!r}, which does not always take the longest match,")
     return found

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from modelyard.export.text._expressions import longest
 from modelyard.export.text._nodes import BOOL, INT64, STRING, Nodes, constant_text, strings, text_of
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def replace(context: Graph, node: Node, name: str, _: list[str]) -> None:
 
     Where a text goes on after a piece, no expression knows what was before: those that ask are refused early.
     """
-    source, pattern, rewrite = node.input[0], text_of(node, "pattern"), text_of(node, "rewrite")
+    source, pattern, rewrite = node.input[0], longest(text_of(node, "pattern")), text_of(node, "rewrite")
     parts = rewrite.split(r"\0")
     if not node.get_attr_value("replace_global", 1) or any("\\" in each for each in parts):
         raise ValueError(f"to replace the first match only, or by parts of what matched ({rewrite!r})")
