@@ -143,6 +143,7 @@ CASES: dict[str, Callable[..., Any]] = {
     ],
     "large": lambda wide: [
         tf.maximum(wide, 50), tf.clip_by_value(wide, -(2**33), 2**34), tf.sign(wide), tf.reduce_min(wide, 1),
+        tf.reduce_min(tf.boolean_mask(wide, wide > 2**60)), tf.reduce_max(wide[: tf.shape(wide)[0]], 0),
         tf.reduce_max(tf.cast(wide, tf.uint32), 1, keepdims=True), tf.reduce_max(tf.reshape(wide, [-1, 2, 3]), [0, 2]),
     ],
     "quotient": lambda long: [long // 7, long // -1000, tf.abs(long)],

@@ -63,7 +63,12 @@ def _extreme(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor | None:
         order = [each for each in range(x.shape.rank) if each != axis]
         x = tf.transpose(x, [*order, axis])
         # The order is reversed so without a number that has no counterpart.
-        x = tf.math.top_k(x, 1)[0][..., 0] if node.op == "Max" else -1 - tf.math.top_k(-1 - x, 1)[0][..., 0]
+        x = x if node.op == "Max" else -1 - x
+        if not x.shape[-1]:
+            # There may be nothing along the axis.
+            x = tf.pad(x, [[0, 0]] * len(order) + [[0, 1]], constant_values=x.dtype.min)
+        x = tf.math.top_k(x, 1)[0][..., 0]
+        x = x if node.op == "Max" else -1 - x
         x = tf.expand_dims(x, axis) if node.attr["keep_dims"].b else x
     return x
 
