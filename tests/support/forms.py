@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -141,6 +142,25 @@ def mutated(rng: random.Random, data: bytes, words: Sequence[bytes] = ()) -> byt
         elif words:
             result[at : rng.choice((at, end))] = rng.choice(words)
     return bytes(result)
+
+
+#: Strings of JSON, to be passed over, and numbers.
+_NUMBERS = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?[0-9][-+.0-9eE]*)')
+_OTHER_NUMBERS = [
+    b"0", b"1", b"7", b"-1", b"-0", b"-0.0", b"0.5", b"1.0", b"2e0", b"1E+2", b"127", b"128", b"-129", b"255", b"256",
+    b"65504", b"65536", b"16777217", b"2147483648", b"-2147483649", b"9007199254740993", b"18446744073709551616",
+    b"0.1234567", b"3.5e38", b"1e-400", b"1e400", b"4.9e-324", b"123456789012345678901234567890",
+]  # fmt: skip
+
+
+def with_other_numbers(rng: random.Random, text: bytes) -> bytes:
+    """JSON with another number in one or two places: whole otherwise, which text with other bytes in it seldom is."""
+    for _ in range(rng.choice((1, 1, 2))):
+        found = [match for match in _NUMBERS.finditer(text) if match[1]]
+        if found:
+            match = rng.choice(found)
+            text = text[: match.start()] + rng.choice(_OTHER_NUMBERS) + text[match.end() :]
+    return text
 
 
 def number_texts(rng: random.Random, array: npt.NDArray[Any]) -> str:

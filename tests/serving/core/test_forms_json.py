@@ -29,6 +29,7 @@ from tests.support.forms import (
     some_array,
     some_shape,
     some_signature,
+    with_other_numbers,
 )
 
 FORMS = native()
@@ -104,6 +105,16 @@ def test_mutated_requests_are_read_as_by_the_general_path_or_not_at_all() -> Non
         body, signature = some_request(rng, random_values)
         read += check(mutated(rng, body, WORDS), signature, extensions=rng.random() < 0.5)
     assert read
+
+
+def test_other_numbers_are_read_as_by_the_general_path_or_not_at_all() -> None:
+    read = total = 0
+    for rng, random_values in cases(7):
+        body, signature = some_request(rng, random_values)
+        read += check(with_other_numbers(rng, body), signature, extensions=rng.random() < 0.5)
+        total += 1
+    # The rest is out of range or of another kind, as here and there on the general path.
+    assert read > 0.3 * total
 
 
 @pytest.mark.parametrize("max_depth", range(2, 8))

@@ -33,6 +33,7 @@ from tests.support.forms import (
     some_array,
     some_shape,
     some_signature,
+    with_other_numbers,
 )
 
 FORMS = native()
@@ -131,6 +132,18 @@ def test_mutated_rest_requests_are_read_as_by_the_general_path_or_not_at_all() -
             body = mutated(rng, body, WORDS)
         read += check_rest(body, length, signature)
     assert read
+
+
+def test_other_numbers_in_rest_requests_are_read_as_by_the_general_path_or_not_at_all() -> None:
+    read = total = 0
+    for rng, random_values in cases(7):
+        body, length, signature = some_rest_request(rng, random_values)
+        size = len(body) if length is None else int(length)
+        text = with_other_numbers(rng, body[:size])
+        read += check_rest(text + body[size:], None if length is None else str(len(text)).encode(), signature)
+        total += 1
+    # The rest has other shapes and sizes than its data, or numbers of another kind.
+    assert read > 0.15 * total
 
 
 IMAGE = Signature(inputs=(TensorSpec(name="x", dtype="float32", shape=(-1, 2)),), outputs=(), compute="x")
