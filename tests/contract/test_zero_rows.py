@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,10 +69,22 @@ def test_rows_without_steps_are_refused(server: RunningServer, kind: str) -> Non
         assert client.predict(kind, {"x": np.ones((1, 4, 3), np.float32)})["state"].shape == (1, 5)
 
 
-def test_json_without_a_row_is_an_error_and_no_end(server: RunningServer) -> None:
-    for body in (b'{"inputs": {"x": []}}', b'{"instances": []}'):
-        status, _ = server.post("/v1/models/LSTM:predict", body)
-        assert status == 400
+@pytest.mark.parametrize(
+    ("path", "body", "told"),
+    [
+        ("/v1/models/LSTM:predict", {"inputs": {"x": []}}, "'x' has shape [0]"),
+        ("/v1/models/LSTM:predict", {"instances": []}, "No values in 'instances' array"),
+        # The one form in which JSON has rows without steps: nested lists say no size behind a zero.
+        (
+            "/v2/models/LSTM/infer",
+            {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 0, 3], "data": []}]},
+            "'x' has shape [2, 0, 3], which holds no value",
+        ),
+    ],
+)
+def test_json_without_a_number_is_an_error_and_no_end(server: RunningServer, path: str, body: Any, told: str) -> None:
+    status, text = server.post(path, json.dumps(body).encode())
+    assert (status, told in json.loads(text)["error"]) == (400, True), text
     assert server.get("/v1/models/LSTM")[0] == 200
 
 
