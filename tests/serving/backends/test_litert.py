@@ -250,6 +250,32 @@ def test_what_a_large_call_took_is_freed_later(plain_tflite: Path, monkeypatch: 
     until(lambda: megabytes(few) < (before + large) / 2)
 
 
+def test_a_model_with_state_has_one_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a state of its own: two would count apart, and one that is made anew begins again."""
+    import tensorflow as tf
+
+    class Model(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.total = tf.Variable(0.0)
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
+        def add(self, x):
+            return {"total": self.total.assign_add(tf.reduce_sum(x))}
+
+    model = Model()
+    tf.saved_model.save(model, str(tmp_path), signatures={"add": model.add})
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path))
+    converter.experimental_enable_resource_variables = True
+    (tmp_path / "model.tflite").write_bytes(converter.convert())
+    monkeypatch.setattr("modelyard.serving.backends._litert._LARGE_BYTES", 0)
+    monkeypatch.setattr("modelyard.serving.backends._litert._LARGE_S", 0.0)
+    backend = _load(tmp_path / "model.tflite", interpreters=3)
+    assert len(backend._idle) == 1
+    one = {"x": np.ones(1, np.float32)}
+    assert [backend.run("add", one, ["total"])["total"].tolist() for _ in range(3)] == [1.0, 2.0, 3.0]
+
+
 @pytest.mark.parametrize("shape", [(2,), (1, 3)])
 def test_a_wrong_shape_is_refused_and_does_no_harm(lookup_tflite: Path, shape: tuple[int, ...]) -> None:
     backend = _load(lookup_tflite)
