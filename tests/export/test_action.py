@@ -6,14 +6,16 @@ import json
 import logging
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from modelyard.artifact import list_versions, read_manifest
-from modelyard.errors import ArtifactError, ConfigurationError, PublishError
+from modelyard.artifact import Source, list_versions, read_manifest
+from modelyard.errors import ArtifactError, ConfigurationError, ConversionError, PublishError
 from modelyard.export import BestExport, ExportOptions, action
+from modelyard.export.publish import _action
 from modelyard.export.publish._action import RECORD_NAME
-from modelyard.training import Evaluated, Event, Goal, Trainer, TrainerOptions
+from modelyard.training import EvalResult, Evaluated, Event, Goal, Trainer, TrainerOptions
 from modelyard.training.tasks import find_task
 
 OPTIONS = ExportOptions(formats=("tflite",), min_examples=16, latency_calls=10)
@@ -44,6 +46,28 @@ def test_a_run_exports_its_best_epochs(tmp_path: Path, caplog: pytest.LogCapture
     # Another run goes on with the record: what is no better is not exported.
     again = action(find_task("linear")(), folder, goal=Goal(metric="test_loss"), examples=32, options=OPTIONS)
     assert not again.test(record["value"]) and again.test(record["value"] - 1e-6)
+
+
+def test_what_is_no_better_is_not_exported_and_a_failed_export_is_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, exported = find_task("linear")(), list[float]()
+    best = action(task, tmp_path, goal=Goal(metric="test_loss"))
+
+    def export(*arguments: Any, source: Source, **options: Any) -> Any:
+        exported.append(source.metrics["test_loss"])
+        if exported[-1] == 2.0:
+            raise ConversionError("It cannot be converted.")
+
+    monkeypatch.setattr(_action, "export_task", export)
+    for epoch, loss in enumerate((3.0, 4.0, 2.0, math.nan, 2.5, 2.5, 2.6, 1.0), 1):
+        result = EvalResult(
+            epoch=epoch, step=epoch, train={"loss": 1.0}, evaluation={"loss": loss}, seconds=1.0, eval_seconds=1.0,
+            examples_per_second=1.0,
+        )  # fmt: skip
+        best(Evaluated(task="linear", step=epoch, epoch=epoch, max_steps=8, steps_per_epoch=1, result=result))
+    assert exported == [3.0, 2.0, 2.5, 1.0]
+    assert (len(best.reports), best.failures) == (3, {3: "It cannot be converted."})
 
 
 def test_the_record(tmp_path: Path) -> None:
