@@ -4,6 +4,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from modelyard.errors import VerificationError
 from modelyard.export import ExportEvent, Reference, verify
 from modelyard.export.isolation import Worker
-from modelyard.export.runtimes import Arrays, load_runtime, measure_latency
+from modelyard.export.runtimes import Arrays, _timing, load_runtime, measure_latency
 from modelyard.export.runtimes._latency import PROCESS_SECONDS, thread_counts
 from modelyard.export.runtimes._timing import TimedApart, TimedHere, Timing
 from tests.export.conftest import OPTIONS
@@ -60,6 +61,16 @@ def test_a_process_times_what_it_was_given(reference: Reference, converted: Path
         with pytest.raises(VerificationError, match=r"Format saved_model: .*want of memory \(SIGKILL\) .* 2 threads"):
             process.time("serving_default", batch_size=1, first=0, calls=1, seconds=1.0)
     process.close()
+
+
+def test_each_call_gets_other_examples_as_many_as_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[int]] = []
+    monkeypatch.setattr(
+        _timing, "call_signature", lambda runtime, name, signature, example: seen.append(example["x"].tolist())
+    )
+    timed = TimedHere(cast(Any, None), cast(Any, {"f": None}), {"f": {"x": np.arange(7)}})
+    assert len(timed.time("f", batch_size=3, first=1, calls=3, seconds=60.0)) == 3
+    assert seen == [[3, 4, 5], [6, 0, 1], [2, 3, 4]]
 
 
 def test_a_process_that_cannot_load_says_why(reference: Reference, tmp_path: Path) -> None:
