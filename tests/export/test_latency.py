@@ -13,7 +13,7 @@ from modelyard.errors import VerificationError
 from modelyard.export import ExportEvent, Reference, verify
 from modelyard.export.isolation import Worker
 from modelyard.export.runtimes import Arrays, _timing, load_runtime, measure_latency
-from modelyard.export.runtimes._latency import PROCESS_SECONDS, thread_counts
+from modelyard.export.runtimes._latency import PROCESS_SECONDS, _Job, thread_counts
 from modelyard.export.runtimes._timing import TimedApart, TimedHere, Timing
 from tests.export.conftest import OPTIONS
 
@@ -71,6 +71,17 @@ def test_each_call_gets_other_examples_as_many_as_its_batch(monkeypatch: pytest.
     timed = TimedHere(cast(Any, None), cast(Any, {"f": None}), {"f": {"x": np.arange(7)}})
     assert len(timed.time("f", batch_size=3, first=1, calls=3, seconds=60.0)) == 3
     assert seen == [[3, 4, 5], [6, 0, 1], [2, 3, 4]]
+
+
+def test_what_times_say_of_a_batch() -> None:
+    job = _Job(
+        format="onnx", precision="float32", runtime="onnxruntime", signature="f", threads=2, batch_size=32, apart=False
+    )  # fmt: skip
+    job.times = [1_000_000, 2_000_000, 1_000_000, 4_000_000]
+    found = job.result()
+    # The median of a call, in microseconds, and examples of all calls in their time.
+    assert (found.p50_us, found.examples_per_s) == pytest.approx((1500.0, 4 * 32 / 0.008))
+    assert (found.batch_size, found.threads, found.runtime) == (32, 2, "onnxruntime")
 
 
 def test_a_process_that_cannot_load_says_why(reference: Reference, tmp_path: Path) -> None:
