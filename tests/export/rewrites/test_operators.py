@@ -173,6 +173,11 @@ CASES: dict[str, Callable[..., Any]] = {
         for dtype in (tf.int8, tf.int32)
     ],
     "solved": lambda m: [tf.linalg.solve(m, m[:, :, :1]), tf.linalg.triangular_solve(m, m[:, :, :1])],
+    "singular": lambda m: [tf.linalg.det(m * 0.0), *tf.linalg.slogdet(m[:, :2, :2] * [0.0, 1.0])],
+    "zero_length": lambda x: [
+        keras.layers.UnitNormalization()(x * [[0.0]]), tf.math.rsqrt(tf.nn.relu(x)),
+        keras.losses.cosine_similarity(x * 0.0, x),
+    ],
     "softplus": lambda x: [tf.nn.softplus(x * 200), tf.math.log_sigmoid(x * 200), tf.asinh(x * 1e30)],
     "suppressed": lambda boxes, scores: [
         tf.image.non_max_suppression(boxes[0], scores[0, :, 0], 6, 0.2, 0.4),

@@ -153,6 +153,11 @@ def _right_shift(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.cast(tf.cast(x, tf.int64) // tf.gather(powers, tf.cast(y, tf.int32)), x.dtype)
 
 
+def _rsqrt(x: tf.Tensor) -> tf.Tensor:
+    """LiteRT has NaN for zero; the converter would make one of a quotient by the root alone."""
+    return 1.0 / tf.abs(tf.sqrt(x))
+
+
 def _sign(x: tf.Tensor) -> tf.Tensor:
     """TFLite's converter has it for floats."""
     return tf.cast(x > 0, x.dtype) - tf.cast(x < 0, x.dtype)
@@ -313,6 +318,8 @@ TFLITE = {
     "LeftShift": Rule(_left_shift),
     "MatMul": Rule(_matmul, has_dtype(tf.int32, tf.int64)),
     "OneHot": Rule(_one_hot, has_dtype(*_NARROW, attribute="TI")),
+    # What normalizes a batch has no zeros.
+    "Rsqrt": Rule(lambda node, inputs: _rsqrt(inputs[0]), lambda node: "batchnorm" not in node.name),
     "Sign": Rule(lambda node, inputs: _sign(inputs[0]), has_dtype(*_NARROW, tf.int32, tf.int64)),
     "Sinh": _one(_sinh),
     "Softplus": _one(_softplus),

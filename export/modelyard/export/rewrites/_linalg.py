@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -76,13 +77,20 @@ def _triangular(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
 def _determinant(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     matrix = _checked(node, inputs[0])
     _, pivots, sign = _eliminate(matrix, matrix[..., :0])
-    return sign * tf.reduce_prod(pivots, -1)
+    return tf.where(_is_singular(pivots), tf.zeros_like(sign), sign * tf.reduce_prod(pivots, -1))
 
 
 def _log_determinant(node: NodeDef, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     matrix = _checked(node, inputs[0])
     _, pivots, sign = _eliminate(matrix, matrix[..., :0])
-    return [sign * tf.reduce_prod(tf.sign(pivots), -1), tf.reduce_sum(tf.math.log(tf.abs(pivots)), -1)]
+    singular = _is_singular(pivots)
+    logarithm = tf.where(singular, -math.inf, tf.reduce_sum(tf.math.log(tf.abs(pivots)), -1))
+    return [tf.where(singular, tf.zeros_like(sign), sign * tf.reduce_prod(tf.sign(pivots), -1)), logarithm]
+
+
+def _is_singular(pivots: tf.Tensor) -> tf.Tensor:
+    """Whether a pivot is zero; those after it are NaN."""
+    return tf.reduce_any(tf.equal(pivots, 0.0), -1)
 
 
 def _cholesky(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
