@@ -105,6 +105,13 @@ def test_an_epoch_in_the_graph_sees_every_example_once_in_an_order_of_its_own() 
     Trainer(Resident(), replace(OPTIONS, epochs=2, loop="epoch"), [next_epoch]).run()
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(EXAMPLES))
     assert orders[0] != orders[1] != sorted(orders[1])
+    # What comes of another seed is another order, and of the same one the same.
+    before = orders[:2]
+    for seed, same in ((OPTIONS.seed, True), (12, False)):
+        orders.clear()
+        Trainer(Resident(), replace(OPTIONS, epochs=2, loop="epoch", seed=seed), [next_epoch]).run()
+        assert sorted(orders[0]) == list(range(EXAMPLES))
+        assert [one == other for one, other in zip(orders, before, strict=False)] == [same, same]
 
 
 def test_resident_tensors_must_be_as_long_as_each_other() -> None:

@@ -95,6 +95,30 @@ def test_another_seed_gives_other_numbers(whole: tuple[ToyTask, TrainResult]) ->
     assert numbers(whole[1]) != numbers(Trainer(ToyTask(), replace(OPTIONS, seed=12)).run())
 
 
+def test_another_seed_is_one_of_the_input_and_of_the_weights() -> None:
+    """Each alone gives other numbers."""
+
+    class Noting(ToyTask):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seeds, self.first = set[int](), list[Any]()
+
+        def build(self) -> None:
+            super().build()
+            self.first = [np.asarray(value) for value in self.model.trainable_variables]
+
+        def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
+            self.seeds.add(request.seed)
+            return super().train_dataset(request)
+
+    one, same, other = Noting(), Noting(), Noting()
+    for task, seed in ((one, 11), (same, 11), (other, 12)):
+        Trainer(task, replace(OPTIONS, epochs=1, seed=seed)).run()
+        assert task.seeds == {seed}
+    assert all(np.array_equal(a, b) for a, b in zip(one.first, same.first, strict=True))
+    assert not np.array_equal(one.first[0], other.first[0])
+
+
 @pytest.mark.parametrize("stop", [1, 4, 6, 9, 17])
 def test_a_run_that_was_stopped_ends_like_one_that_was_not(
     stop: int, whole: tuple[ToyTask, TrainResult], tmp_path: Path
