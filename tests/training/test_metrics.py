@@ -140,7 +140,7 @@ def test_an_evaluation_has_the_values_of_the_whole_set_in_every_epoch(changes: d
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_an_epochs_training_values_are_of_that_epoch_alone(replicas: int) -> None:
-    """With weights that stay, every epoch sees the same examples and has the same values."""
+    """With weights that stay within an epoch, it has the values of an evaluation after it; each epoch has others."""
 
     class Still(Classes):
         def build(self) -> None:
@@ -148,13 +148,22 @@ def test_an_epochs_training_values_are_of_that_epoch_alone(replicas: int) -> Non
             self.optimizer.learning_rate = 0.0
 
     task = Still()
-    result = Trainer(task, OPTIONS, strategy=two_replicas() if replicas == 2 else None).run()
+    seen = AtEachEpoch(task)
+
+    def change(event: Event) -> None:
+        if isinstance(event, Evaluated) and event.epoch < 3:
+            for weight in task.model.trainable_variables:
+                weight.assign(-2.0 * weight)
+
+    strategy = two_replicas() if replicas == 2 else None
+    result = Trainer(task, OPTIONS, [seen, change], strategy=strategy).run()
     expected = on_whole_set(task)
     # By hand, too: a class is predicted where its probability is above one half.
     hit = (np.asarray(task.model(task.features)) > 0.5) & (task.targets == 1)
     assert expected["recall"] == pytest.approx(hit.sum() / EXAMPLES)
-    for epoch in result.history:
-        assert values(epoch.train) == values(epoch.evaluation) == pytest.approx(expected, rel=1e-6)
+    assert len({each["auc"] for each in seen.expected}) == 3 and seen.expected[-1] == pytest.approx(expected)
+    for epoch, then in zip(result.history, seen.expected, strict=True):
+        assert values(epoch.train) == values(epoch.evaluation) == pytest.approx(then, rel=1e-6)
     assert result.metrics["auc"] == result.metrics["test_auc"]
 
 
