@@ -63,7 +63,13 @@ from modelyard.artifact._manifest_parts import (
     onnx_files,
 )
 from modelyard.artifact._onnxruntime import disable_telemetry, onnx_options, onnx_signature, operator_domains
-from modelyard.artifact._openvino import copy_openvino, integer_limit, keep_order, openvino_core, openvino_settings
+from modelyard.artifact._openvino import (
+    copy_openvino,
+    integer_limit,
+    openvino_core,
+    openvino_settings,
+    prepare_openvino,
+)
 from modelyard.artifact._publish_remote import STAGING_PREFIX
 from modelyard.artifact._remote import Location, RemoteFile, RemotePath, RemoteVersion, locate, replace_file
 from modelyard.artifact._repository import (
@@ -194,7 +200,7 @@ __all__ = [
     "integer_limit",
     "is_routable",
     "json_schema",
-    "keep_order",
+    "prepare_openvino",
     "known_method",
     "list_models",
     "list_served",

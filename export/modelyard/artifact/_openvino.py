@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -49,11 +50,94 @@ def openvino_settings(*, bfloat16: bool, threads: int, requests: int = 1, device
     return settings
 
 
-def keep_order(model: Any) -> None:
-    """Has equal values stay in their order where the largest are chosen, as ONNX and TensorFlow have it."""
-    for node in model.get_ops():
-        if node.get_type_name() == "TopK" and node.get_attributes().get("stable") is False:
-            node.set_attribute("stable", True)
+def prepare_openvino(model: Any) -> None:
+    """Changes a graph, and those inside of it, where the CPU plugin (2026.4) differs from ONNX and TensorFlow.
+
+    Equal values stay in their order where the largest are chosen. An index out of range is an error also of the
+    operations that read or write other memory with it.
+    """
+    from openvino.passes import Manager
+
+    manager = Manager()
+    for pattern, change in _CHANGES:
+        manager.register_pass(_rule(pattern, change))
+    manager.run_passes(model)
+
+
+def _rule(pattern: list[str], change: Callable[[Any], None]) -> Any:
+    from openvino.passes import Matcher, MatcherPass, WrapType
+
+    class Rule(MatcherPass):  # type: ignore[misc]  # its bindings have no types
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_matcher(Matcher(WrapType(pattern), pattern[0]), self._change)
+
+        def _change(self, matcher: Any) -> bool:
+            change(matcher.get_match_root())
+            return True
+
+    return Rule()
+
+
+def _keep_order(node: Any) -> None:
+    node.set_attribute("stable", True)
+
+
+def _check_places(node: Any) -> None:
+    """Of GatherND: an index has a number for each of some axes, behind those of the batch."""
+    from openvino import opset13 as ops
+
+    axes = ops.gather(ops.shape_of(node.input_value(1)), _number(-1), _number(0))
+    begin = _number(node.get_attributes()["batch_dims"])
+    sizes = ops.slice(ops.shape_of(node.input_value(0)), _list(begin), _list(ops.add(begin, axes)), _list(_number(1)))
+    _check_index(node, 1, ops.negative(sizes), sizes)
+
+
+def _check_elements(node: Any) -> None:
+    """Of ScatterElementsUpdate: an index is along one axis."""
+    from openvino import opset13 as ops
+
+    axis = ops.convert(node.input_value(3), "i64")
+    size = ops.gather(ops.shape_of(node.input_value(0)), axis, _number(0))
+    _check_index(node, 1, ops.negative(size), size)
+
+
+def _check_segments(node: Any) -> None:
+    """Of SegmentMax, which leaves out what is too large by itself."""
+    _check_index(node, 1, _number(0), _number(1 << 62))
+
+
+def _check_index(node: Any, port: int, least: Any, end: Any) -> None:
+    """Has an input of integers end the call where one is outside of ``least`` to ``end`` - 1."""
+    from openvino import opset13 as ops
+
+    index = node.input_value(port)
+    wide = ops.convert(index, "i64")
+    outside = ops.logical_or(ops.less(wide, least), ops.greater_equal(wide, end))
+    every = ops.reduce_logical_or(ops.reshape(outside, _list(_number(-1)), False), _number(0), True)
+    # Of one zero only the first is to be had: this operation refuses any other.
+    zero = ops.gather_elements(_list(_number(0)), ops.convert(every, "i64"), 0)
+    node.input(port).replace_source_output(ops.add(index, ops.convert_like(zero, index)).output(0))
+
+
+def _number(value: int) -> Any:
+    from openvino import opset13 as ops
+
+    return ops.constant(np.array(value, np.int64))
+
+
+def _list(number: Any) -> Any:
+    from openvino import opset13 as ops
+
+    return ops.reshape(number, ops.constant(np.array([1], np.int64)), False)
+
+
+_CHANGES: tuple[tuple[list[str], Callable[[Any], None]], ...] = (
+    (["opset11.TopK"], _keep_order),
+    (["opset5.GatherND", "opset8.GatherND"], _check_places),
+    (["opset3.ScatterElementsUpdate", "opset12.ScatterElementsUpdate"], _check_elements),
+    (["opset16.SegmentMax"], _check_segments),
+)
 
 
 def integer_limit(model: Any) -> int:

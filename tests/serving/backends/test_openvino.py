@@ -7,8 +7,9 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from modelyard.errors import InternalError, InvalidInputError, LoadError, RequestTooLargeError
 from modelyard.serving.backends import OpenVinoBackend
@@ -86,6 +87,63 @@ def test_equal_values_keep_their_order(write_onnx) -> None:
     x = np.array([[1, 1, 1, 1, 1, 1, 1, 1], [3, 1, 3, 1, 3, 1, 3, 1]], np.float32)
     places = _load(path).run("graph", {"x": x}, ["places"])["places"]
     assert places.tolist() == [[0, 1, 2, 3, 4], [0, 2, 4, 6, 1]]
+
+
+_TABLE = np.eye(10, dtype=np.float32)
+
+
+def _branch(name: str, node: onnx.NodeProto) -> onnx.GraphProto:
+    return helper.make_graph([node], name, [], [helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, None)])
+
+
+#: Operations of a table that take indices, some of these, and the answer.
+_INDEXED: dict[str, tuple[list[onnx.NodeProto], list[list[int]], np.ndarray]] = {
+    "rows": ([helper.make_node("GatherND", ["table", "x"], ["y"])], [[9], [-1]], _TABLE[[9, 9]]),
+    "numbers": ([helper.make_node("GatherND", ["table", "x"], ["y"])], [[9, 9], [-1, 3]], _TABLE[[9, 9], [9, 3]]),
+    "of a batch": (
+        [
+            helper.make_node("Slice", ["table", "zero", "two"], ["part"]),
+            helper.make_node("GatherND", ["part", "x"], ["y"], batch_dims=1),
+        ],
+        [[1], [-9]],
+        _TABLE[[0, 1], [1, 1]],
+    ),
+    "scattered": (
+        [helper.make_node("ScatterElements", ["table", "x", "ones"], ["y"])],
+        [[8], [-1]],
+        _TABLE + [[float(row > 7 and column == 0) for column in range(10)] for row in range(10)],
+    ),
+    "in a branch": (
+        [
+            helper.make_node("Size", ["x"], ["size"]),
+            helper.make_node("Cast", ["size"], ["yes"], to=TensorProto.BOOL),
+            helper.make_node(
+                "If", ["yes"], ["y"],
+                then_branch=_branch("then", helper.make_node("GatherND", ["table", "x"], ["found"])),
+                else_branch=_branch("else", helper.make_node("Identity", ["table"], ["all"])),
+            ),
+        ],
+        [[9], [-1]],
+        _TABLE[[9, 9]],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", [10, -11, 1_000_000, -1_000_000])
+@pytest.mark.parametrize("kind", _INDEXED)
+def test_an_index_out_of_range_is_an_error(write_onnx, kind: str, wrong: int) -> None:
+    """The plugin itself answers with other memory, or ends the process."""
+    nodes, right, expected = _INDEXED[kind]
+    constants = {
+        "table": _TABLE, "ones": np.ones((2, 1), np.float32), "zero": np.array([0]), "two": np.array([2]),
+    }  # fmt: skip
+    path = write_onnx(
+        "indexed", nodes, {"x": ("int64", ["n", len(right[0])])}, {"y": ("float32", None)}, constants=constants
+    )
+    backend = _load(path)
+    np.testing.assert_array_equal(backend.run("graph", {"x": np.array(right)}, ["y"])["y"], expected)
+    with pytest.raises(InvalidInputError, match="indices"):
+        backend.run("graph", {"x": np.array([right[0], [wrong] * len(right[0])])}, ["y"])
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature, TensorSpec, copy_openvino, keep_order, openvino_core, openvino_settings
+from modelyard.artifact import Signature, TensorSpec, copy_openvino, openvino_core, openvino_settings, prepare_openvino
 from modelyard.errors import VerificationError
 
 _BITS = (8, 16, 32, 64)
@@ -37,7 +37,7 @@ class OpenVino:
         graphs: dict[str, Signature] = {}
         for name, path in files.items():
             model = core.read_model(path)
-            keep_order(model)
+            prepare_openvino(model)
             graphs[name] = Signature(
                 inputs=tuple(_spec(port) for port in model.inputs),
                 outputs=tuple(_spec(port) for port in model.outputs),

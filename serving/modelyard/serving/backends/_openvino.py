@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 #: What may hold numbers that the CPU plugin has no room for.
 _NARROWED = (np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint32), np.dtype(np.uint64))
 _WHOLE = np.iinfo(np.int32).max
+_BAD_INPUT = re.compile(r"shape|\bind(ex|ices)\b|segment_ids")
 
 
 class OpenVinoBackend:
@@ -92,8 +94,8 @@ class OpenVinoBackend:
                 request.start_async()
                 request.wait()
             except RuntimeError as exc:
-                # Shapes that fit the inputs but not each other are found on the way.
-                kind = InvalidInputError if "shape" in str(exc) else PredictionError
+                # Shapes that fit the inputs but not each other, and indices, are found out on the way.
+                kind = InvalidInputError if _BAD_INPUT.search(str(exc)) else PredictionError
                 raise failure(kind, f"OpenVINO failed on graph {graph!r}: {short_reason(exc)}.") from exc
             return {name: copy_openvino(request.get_output_tensor(compiled.outputs[name])) for name in outputs}
 

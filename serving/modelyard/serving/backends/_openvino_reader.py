@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelyard.artifact import DEFAULT_SIGNATURE, Signature, TensorSpec, keep_order
+from modelyard.artifact import DEFAULT_SIGNATURE, Signature, TensorSpec, prepare_openvino
 from modelyard.errors import LoadError
 from modelyard.serving.backends._saved_model import (
     INIT_SIGNATURE,
@@ -213,7 +213,7 @@ def _read(frontend: str, path: Path, shapes: Mapping[str, tuple[int, ...] | None
             for name, place in places.items():
                 source.set_partial_shape(place, openvino.PartialShape(list(shapes[name] or ())))
         model = reader.convert(source)
-        keep_order(model)
+        prepare_openvino(model)
         return model
     except LoadError:
         raise
