@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 #: Operations that the CPU plugin computes in float32, of integers too.
 _IN_FLOATS = frozenset("Divide FloorMod Mod Power ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum TopK".split())
+_LOCK = threading.Lock()
 _INTEGERS = frozenset("i8 i16 i32 i64 u8 u16 u32 u64".split())
 
 
@@ -56,12 +58,19 @@ def prepare_openvino(model: Any) -> None:
     Equal values stay in their order where the largest are chosen. An index out of range is an error also of the
     operations that read or write other memory with it.
     """
+    with _LOCK:
+        _manager().run_passes(model)
+
+
+@cache
+def _manager() -> Any:
+    """Made once: OpenVINO keeps what was made for one."""
     from openvino.passes import Manager
 
     manager = Manager()
     for pattern, change in _CHANGES:
         manager.register_pass(_rule(pattern, change))
-    manager.run_passes(model)
+    return manager
 
 
 def _rule(pattern: list[str], change: Callable[[Any], None]) -> Any:
