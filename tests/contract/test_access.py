@@ -399,7 +399,10 @@ def test_keys_come_and_go_while_the_server_runs(server: RunningServer, folder: P
     file.write_text(access_text.replace(entry("reader", "predict", "metadata"), entry("new", "predict")))
     server.wait_until(lambda: status("new") == 200, 10, "the new key is known")
     assert status("reader") == 401
-    for bad, message in (("[[principal", "cannot be read as TOML"), (entry("x", "everything"), "scope 'everything'")):
+    for bad, message in (
+        ("", "access.toml is empty"), ("[[principal", "cannot be read as TOML"),
+        (entry("x", "everything"), "scope 'everything'"),
+    ):  # fmt: skip
         file.write_text(bad)
         server.wait_until(lambda: message in server.log_text(), 10, f"{message} is in the log")  # noqa: B023
         assert (status("new"), status("reader")) == (200, 401)

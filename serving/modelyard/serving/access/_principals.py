@@ -96,6 +96,12 @@ def _says(value: object, wanted: object) -> bool:
 
 def read_rules(path: Path, content: bytes, before: Rules | None = None) -> Rules:
     """Parses a file of principals; quotas that did not change keep what was used of them ``before``."""
+    if before is not None and not content.strip():
+        # A file that is being written is empty for a moment.
+        raise ConfigurationError(
+            f"--access_file={path} is empty, and what it said before holds; for a file that lets nobody in, write a "
+            "comment into it."
+        )
     try:
         document = tomllib.loads(content.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
