@@ -11,6 +11,7 @@ from modelyard.artifact._catalog import (
     verify_version,
 )
 from modelyard.artifact._checksums import (
+    MAX_ENTRIES,
     check_paths,
     check_size,
     entries_below,
@@ -73,6 +74,7 @@ from modelyard.artifact._openvino import (
 from modelyard.artifact._publish_remote import STAGING_PREFIX
 from modelyard.artifact._remote import Location, RemoteFile, RemotePath, RemoteVersion, locate, replace_file
 from modelyard.artifact._repository import (
+    SAVED_MODEL_NAMES,
     WARMUP_FILE,
     AnyVersion,
     ModelVersion,
@@ -141,6 +143,7 @@ __all__ = [
     "Latency",
     "Location",
     "MANIFEST_NAME",
+    "MAX_ENTRIES",
     "MAX_IMAGE_PIXELS",
     "Manifest",
     "ModelVersion",
@@ -156,6 +159,7 @@ __all__ = [
     "RemoteVersion",
     "RowsCheck",
     "RuntimeChoice",
+    "SAVED_MODEL_NAMES",
     "SCHEMA_VERSION",
     "SIGNATURE_BYTES",
     "SIGNATURE_NAME",

@@ -31,7 +31,8 @@ from modelyard.errors import ConfigurationError, PublishError
 #: Requests that a server replays before a version takes traffic; TensorFlow Serving's own place.
 WARMUP_FILE = Path("assets.extra") / "tf_serving_warmup_requests"
 _TEMPORARY = "modelyard-staging-"
-_SAVED_MODEL_NAMES = ("saved_model.pb", "saved_model.pbtxt")
+#: TensorFlow's file of a SavedModel, and the same as text.
+SAVED_MODEL_NAMES = ("saved_model.pb", "saved_model.pbtxt")
 #: What stands in a URL as it is (RFC 3986, "unreserved"); a dot in front hides a folder.
 _NAME = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")
 
@@ -138,7 +139,7 @@ def _list_remote(model_dir: RemotePath) -> tuple[RemoteVersion, ...]:
     foreign = version_numbers(
         folder
         for folder, _, name in (path.rpartition("/") for path in tree)
-        if name in _SAVED_MODEL_NAMES and f"{STAGING_PREFIX}{folder}" not in tree
+        if name in SAVED_MODEL_NAMES and f"{STAGING_PREFIX}{folder}" not in tree
     )
     return tuple(
         RemoteVersion(number=number, path=model_dir / folder, has_manifest=number in whole)

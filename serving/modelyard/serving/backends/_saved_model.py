@@ -8,14 +8,12 @@ from pathlib import Path
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
-from modelyard.artifact import Signature, TensorSpec, known_method
+from modelyard.artifact import SAVED_MODEL_NAMES, Signature, TensorSpec, known_method
 from modelyard.errors import InvalidInputError, LoadError, UnsupportedError
 from modelyard.serving.backends._files import read_model
 from modelyard.wire import MAX_MESSAGE, dtype_by_enum, shape_from_proto, tensorflow_pb2
 
-SAVED_MODEL_NAME = "saved_model.pb"
-#: The same as text, as TensorFlow 1 writes it with ``as_text``.
-_TEXT_NAME = "saved_model.pbtxt"
+SAVED_MODEL_NAME, _TEXT_NAME = SAVED_MODEL_NAMES
 #: Some 20 seconds of a processor.
 _MAX_TEXT = 64 << 20
 #: The pseudo-signature by which TF2 initialises a model; it cannot be called.
@@ -34,7 +32,7 @@ def read_meta_graph(path: Path, tags: Sequence[str]) -> tensorflow_pb2.MetaGraph
     """
     file = path / SAVED_MODEL_NAME
     try:
-        if file.exists() or not is_saved_model(path):
+        if file.exists() or not (path / _TEXT_NAME).is_file():
             saved_model = tensorflow_pb2.SavedModel.FromString(read_model(file, MAX_MESSAGE))
         else:
             file = path / _TEXT_NAME

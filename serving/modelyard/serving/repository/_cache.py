@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import logging
@@ -9,12 +10,12 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from modelyard.artifact import (
     MANIFEST_NAME,
+    MAX_ENTRIES,
     SIGNATURE_BYTES,
     SIGNATURE_NAME,
     AnyVersion,
@@ -31,8 +32,6 @@ from modelyard.errors import ArtifactError, IntegrityError, LoadError
 _LOG = logging.getLogger("modelyard.serving")
 
 _DOWNLOAD = ".download-"
-#: As many as a version on a disk may have.
-_MAX_FILES = 10_000
 #: Names of models that are names of folders as they are.
 _FOLDER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
@@ -52,21 +51,74 @@ class VersionCache:
         """
         if not isinstance(version, RemoteVersion):
             return version.path
-        if not version.has_manifest:
-            return self._fetch_foreign(version)
+        return self._fetch_published(version) if version.has_manifest else self._fetch_foreign(version)
+
+    def _fetch_published(self, version: RemoteVersion) -> Path:
         content = read_manifest_bytes(version.path)
-        # Whatever is called so had this manifest: a version that was replaced is another copy.
-        digest = hashlib.sha256(str(version.path).encode() + b"\0" + content).hexdigest()[:24]
         manifest = parse_manifest(content, version.path)
         # Before anything is written by those names.
         check_paths(manifest)
+
+        def check(copy: Path) -> None:
+            verify_files(copy, manifest)
+            self._fetch_signature(version, copy)
+
+        def fill(copy: Path) -> None:
+            tree = version.path.tree()
+            for entry in manifest.files:
+                if entry.path in tree:
+                    # Before it fills the disk.
+                    check_size(version.path / entry.path, tree[entry.path].bytes, entry)
+                # What is not there any more, the check below says in its own words.
+                with contextlib.suppress(FileNotFoundError):
+                    _download(version, entry.path, copy)
+            try:
+                verify_files(copy, manifest)
+            except IntegrityError as exc:
+                # What is wrong is wrong in the store, not in a folder that is about to go.
+                raise IntegrityError(exc.message.replace(str(copy), str(version.path))) from exc
+            (copy / MANIFEST_NAME).write_bytes(content)
+            self._fetch_signature(version, copy)
+
+        return self._kept(version, content, check, fill)
+
+    def _fetch_foreign(self, version: RemoteVersion) -> Path:
+        """Copies a SavedModel that others put there, where it does not change meanwhile."""
+        files = _files_of(version)
+        listing = "".join(f"{name}\0{file.bytes} {file.stamp}\0" for name, file in sorted(files.items()))
+
+        sizes = {name: file.bytes for name, file in files.items()}
+
+        def check(copy: Path) -> None:
+            if _sizes(copy) != sizes:
+                raise ArtifactError("its files have other sizes")
+
+        def fill(copy: Path) -> None:
+            try:
+                for name in files:
+                    _download(version, name, copy)
+                changed = _files_of(version) != files or _sizes(copy) != sizes
+            except FileNotFoundError:
+                changed = True
+            if changed:
+                raise ArtifactError(f"{version.path} changed while it was copied.")
+
+        return self._kept(version, listing.encode("utf-8", "surrogatepass"), check, fill)
+
+    def _kept(
+        self, version: RemoteVersion, content: bytes, check: Callable[[Path], None], fill: Callable[[Path], None]
+    ) -> Path:
+        """The copy of a version whose content is told by some bytes, made where there is none, or a damaged one.
+
+        Whatever is called so had the same content: a version that was replaced is another copy.
+        """
+        digest = hashlib.sha256(str(version.path).encode() + b"\0" + content).hexdigest()[:24]
         try:
             folder = self._root() / digest
             target = folder / str(version.number)
             if target.is_dir():
                 try:
-                    verify_files(target, manifest)
-                    self._fetch_signature(version, target)
+                    check(target)
                     return target
                 except ArtifactError as exc:
                     _LOG.warning("model %s: the copy in %s is damaged: %s", self._model, target, exc.message)
@@ -75,53 +127,8 @@ class VersionCache:
             with _download_in(folder) as scratch:
                 copy = scratch / str(version.number)
                 copy.mkdir()
-                tree = version.path.tree()
-                for entry in manifest.files:
-                    if entry.path in tree:
-                        # Before it fills the disk.
-                        check_size(version.path / entry.path, tree[entry.path].bytes, entry)
-                    (copy / entry.path).parent.mkdir(parents=True, exist_ok=True)
-                    try:
-                        (version.path / entry.path).download(copy / entry.path)
-                    except FileNotFoundError:
-                        # The check below says so in its own words.
-                        continue
-                try:
-                    verify_files(copy, manifest)
-                except IntegrityError as exc:
-                    # What is wrong is wrong in the store, not in a folder that is about to go.
-                    raise IntegrityError(exc.message.replace(str(copy), str(version.path))) from exc
-                (copy / MANIFEST_NAME).write_bytes(content)
-                self._fetch_signature(version, copy)
+                fill(copy)
                 copy.rename(target)
-        except OSError as exc:
-            raise LoadError(f"{version.path} cannot be copied to this machine: {exc}") from exc
-        return target
-
-    def _fetch_foreign(self, version: RemoteVersion) -> Path:
-        """Copies a SavedModel that others put there, where it does not change meanwhile."""
-        files = _files_of(version)
-        listing = "".join(f"{name}\0{file.bytes} {file.stamp}\0" for name, file in sorted(files.items()))
-        digest = hashlib.sha256(f"{version.path}\0{listing}".encode("utf-8", "surrogatepass")).hexdigest()[:24]
-        try:
-            folder = self._root() / digest
-            target = folder / str(version.number)
-            if target.is_dir():
-                if _sizes(target) == {name: file.bytes for name, file in files.items()}:
-                    return target
-                _LOG.warning("model %s: the copy in %s is damaged: its files have other sizes", self._model, target)
-                shutil.rmtree(target)
-            folder.mkdir(parents=True, exist_ok=True)
-            with _download_in(folder) as scratch:
-                copy = scratch / str(version.number)
-                for name in files:
-                    (copy / name).parent.mkdir(parents=True, exist_ok=True)
-                    (version.path / name).download(copy / name)
-                if _files_of(version) != files or _sizes(copy) != {name: file.bytes for name, file in files.items()}:
-                    raise ArtifactError(f"{version.path} changed while it was copied.")
-                copy.rename(target)
-        except FileNotFoundError as exc:
-            raise ArtifactError(f"{version.path} changed while it was copied.") from exc
         except OSError as exc:
             raise LoadError(f"{version.path} cannot be copied to this machine: {exc}") from exc
         return target
@@ -161,19 +168,24 @@ def _files_of(version: RemoteVersion) -> dict[str, RemoteFile]:
     """The files of a version by their names, which are paths below it."""
     # Consoles of stores make empty objects of such names, to show them as folders.
     files = {name: file for name, file in version.path.tree().items() if name and not name.endswith("/")}
-    if len(files) > _MAX_FILES:
-        raise LoadError(f"{version.path} has {len(files):,} files; expected up to {_MAX_FILES:,}.")
+    if len(files) > MAX_ENTRIES:
+        raise LoadError(f"{version.path} has {len(files):,} files; expected up to {MAX_ENTRIES:,}.")
     for name in files:
         if "\\" in name or "\0" in name or {"", ".", ".."} & set(name.split("/")):
             raise LoadError(f"{version.path} has {name!r}, which is no path below it. Remove it from the store.")
     return files
 
 
+def _download(version: RemoteVersion, name: str, copy: Path) -> None:
+    (copy / name).parent.mkdir(parents=True, exist_ok=True)
+    (version.path / name).download(copy / name)
+
+
 def _sizes(folder: Path) -> dict[str, int]:
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
 
 
-@contextmanager
+@contextlib.contextmanager
 def _download_in(folder: Path) -> Iterator[Path]:
     """A place for a download; what was left by processes that were killed during theirs is removed."""
     descriptor = os.open(folder, os.O_RDONLY)
