@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -65,11 +65,12 @@ def prepare_openvino(model: Any) -> None:
 @cache
 def _manager() -> Any:
     """Made once: OpenVINO keeps what was made for one."""
+    from openvino import opset13 as ops
     from openvino.passes import Manager
 
     manager = Manager()
     for pattern, change in _CHANGES:
-        manager.register_pass(_rule(pattern, change))
+        manager.register_pass(_rule(pattern, partial(change, ops)))
     return manager
 
 
@@ -88,60 +89,46 @@ def _rule(pattern: list[str], change: Callable[[Any], None]) -> Any:
     return Rule()
 
 
-def _keep_order(node: Any) -> None:
+def _keep_order(ops: Any, node: Any) -> None:
     node.set_attribute("stable", True)
 
 
-def _check_places(node: Any) -> None:
+def _check_places(ops: Any, node: Any) -> None:
     """Of GatherND: an index has a number for each of some axes, behind those of the batch."""
-    from openvino import opset13 as ops
-
-    axes = ops.gather(ops.shape_of(node.input_value(1)), _number(-1), _number(0))
-    begin = _number(node.get_attributes()["batch_dims"])
-    sizes = ops.slice(ops.shape_of(node.input_value(0)), _list(begin), _list(ops.add(begin, axes)), _list(_number(1)))
-    _check_index(node, 1, ops.negative(sizes), sizes)
+    axes = ops.gather(ops.shape_of(node.input_value(1)), _constant(ops, [-1]), _constant(ops, 0))
+    begin = _constant(ops, [node.get_attributes()["batch_dims"]])
+    sizes = ops.slice(ops.shape_of(node.input_value(0)), begin, ops.add(begin, axes), _constant(ops, [1]))
+    _check_index(ops, node, ops.negative(sizes), sizes)
 
 
-def _check_elements(node: Any) -> None:
+def _check_elements(ops: Any, node: Any) -> None:
     """Of ScatterElementsUpdate: an index is along one axis."""
-    from openvino import opset13 as ops
-
     axis = ops.convert(node.input_value(3), "i64")
-    size = ops.gather(ops.shape_of(node.input_value(0)), axis, _number(0))
-    _check_index(node, 1, ops.negative(size), size)
+    size = ops.gather(ops.shape_of(node.input_value(0)), axis, _constant(ops, 0))
+    _check_index(ops, node, ops.negative(size), size)
 
 
-def _check_segments(node: Any) -> None:
+def _check_segments(ops: Any, node: Any) -> None:
     """Of SegmentMax, which leaves out what is too large by itself."""
-    _check_index(node, 1, _number(0), _number(1 << 62))
+    _check_index(ops, node, _constant(ops, 0), _constant(ops, 1 << 62))
 
 
-def _check_index(node: Any, port: int, least: Any, end: Any) -> None:
-    """Has an input of integers end the call where one is outside of ``least`` to ``end`` - 1."""
-    from openvino import opset13 as ops
-
-    index = node.input_value(port)
+def _check_index(ops: Any, node: Any, least: Any, end: Any) -> None:
+    """Has the second input end the call where a number of it is outside of ``least`` to ``end`` - 1."""
+    index = node.input_value(1)
     wide = ops.convert(index, "i64")
     outside = ops.logical_or(ops.less(wide, least), ops.greater_equal(wide, end))
-    every = ops.reduce_logical_or(ops.reshape(outside, _list(_number(-1)), False), _number(0), True)
+    every = ops.reduce_logical_or(ops.reshape(outside, _constant(ops, [-1]), False), _constant(ops, 0), True)
     # Of one zero only the first is to be had: this operation refuses any other.
-    zero = ops.gather_elements(_list(_number(0)), ops.convert(every, "i64"), 0)
-    node.input(port).replace_source_output(ops.add(index, ops.convert_like(zero, index)).output(0))
+    zero = ops.gather_elements(_constant(ops, [0]), ops.convert(every, "i64"), 0)
+    node.input(1).replace_source_output(ops.add(index, ops.convert_like(zero, index)).output(0))
 
 
-def _number(value: int) -> Any:
-    from openvino import opset13 as ops
-
+def _constant(ops: Any, value: int | list[int]) -> Any:
     return ops.constant(np.array(value, np.int64))
 
 
-def _list(number: Any) -> Any:
-    from openvino import opset13 as ops
-
-    return ops.reshape(number, ops.constant(np.array([1], np.int64)), False)
-
-
-_CHANGES: tuple[tuple[list[str], Callable[[Any], None]], ...] = (
+_CHANGES: tuple[tuple[list[str], Callable[[Any, Any], None]], ...] = (
     (["opset11.TopK"], _keep_order),
     (["opset5.GatherND", "opset8.GatherND"], _check_places),
     (["opset3.ScatterElementsUpdate", "opset12.ScatterElementsUpdate"], _check_elements),
