@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.util
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from modelyard.console import printable
 from modelyard.errors import ConfigurationError, MissingDependencyError
 from modelyard.loadtests.cli._capacity import add_capacity, capacity
 from modelyard.loadtests.cli._compare import add_compare, run_compare
@@ -26,7 +24,15 @@ from modelyard.loadtests.options import (
     positive,
     read_plan,
 )
-from modelyard.loadtests.report import Report, checks_table, metrics_table, table, write_junit, write_report
+from modelyard.loadtests.report import (
+    Report,
+    checks_table,
+    metrics_table,
+    table,
+    write_broken,
+    write_junit,
+    write_report,
+)
 from modelyard.loadtests.scenarios import SCENARIOS, ScenarioOptions, run_scenario
 
 
@@ -109,9 +115,7 @@ def _finish(report: Report, args: argparse.Namespace) -> int:
         tell(f"\nreport: {args.report / 'report.html'}")
     if args.junit:
         write_junit(report.checks, report.title, args.junit)
-    for check in report.checks:
-        if not check.kept:
-            sys.stderr.write(printable(f"load test: LIMIT BROKEN: {check.subject}: {check.text}") + "\n")
+    write_broken(report.checks)
     return report.exit_code
 
 

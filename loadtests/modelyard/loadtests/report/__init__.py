@@ -5,6 +5,7 @@ from modelyard.loadtests.report._report import (
     generator_notes,
     metrics_table,
     table,
+    write_broken,
     write_junit,
     write_report,
 )
@@ -17,6 +18,7 @@ __all__ = [
     "generator_notes",
     "metrics_table",
     "table",
+    "write_broken",
     "write_junit",
     "write_report",
 ]

@@ -6,10 +6,12 @@ import csv
 import dataclasses
 import json
 import math
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from modelyard.console import printable
 from modelyard.errors import LoadTestError
 from modelyard.loadtests.generate import Run, percentiles
 from modelyard.loadtests.options import Check, Measured
@@ -54,6 +56,13 @@ def checks_table(checks: Sequence[Check]) -> str:
         for check in sorted(checks, key=lambda each: each.kept)
     ]
     return _grid(("", "of", "limit", "is", "measured"), rows)
+
+
+def write_broken(checks: Sequence[Check]) -> None:
+    """Says on the standard error which limits are broken; names in it are the server's."""
+    for check in checks:
+        if not check.kept:
+            sys.stderr.write(printable(f"load test: LIMIT BROKEN: {check.subject}: {check.text}") + "\n")
 
 
 def _short(value: float) -> str:

@@ -28,7 +28,7 @@ from modelyard.loadtests.options import (
     interruption,
     options_from,
 )
-from modelyard.loadtests.report import checks_table, write_junit
+from modelyard.loadtests.report import checks_table, write_broken, write_junit
 from modelyard.loadtests.traffic import find_traffic, read_recording
 from modelyard.loadtests.users._shape import PlanShape
 from modelyard.loadtests.users._state import KEY, State, state_of
@@ -113,10 +113,8 @@ def _on_quitting(environment: Environment, **_: object) -> None:
     if state.interrupted:
         planned = state.options.shape.seconds if state.options.shape else environment.parsed_options.run_time
         checks.append(interruption(together.seconds, planned or math.inf))
-    broken = [check for check in checks if not check.kept]
     sys.stdout.write(printable(checks_table(checks), keep="\n") + "\n")
-    for check in broken:
-        sys.stderr.write(printable(f"load test: LIMIT BROKEN: {check.subject}: {check.text}") + "\n")
+    write_broken(checks)
     if state.options.junit:
         write_junit(checks, "modelyard loadtest", state.options.junit)
     code = exit_code(checks)
