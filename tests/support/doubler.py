@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import InvalidInputError
-from modelyard.serving import Servable
+from modelyard.serving import ModelManager, Predictor, Servable
 from modelyard.serving.config import BatchParameters
 
 Arrays = dict[str, Any]
@@ -56,6 +57,22 @@ class Doubler:
 
     def close(self) -> None:
         pass
+
+
+def drive(test: Awaitable[None], backend: Doubler, predictor: Predictor, manager: ModelManager) -> None:
+    """Runs a test for 30 seconds at most; then the gate is opened, and all is closed."""
+
+    async def main() -> None:
+        try:
+            await asyncio.wait_for(test, 30)
+        finally:
+            backend.gate.set()
+
+    try:
+        asyncio.run(main())
+    finally:
+        predictor.close()
+        manager.stop()
 
 
 def servable(backend: Doubler, *, row_wise: bool = True, batching: BatchParameters | None = None) -> Servable:

@@ -13,7 +13,7 @@ from modelyard.serving import ModelConfig, ModelManager, ModelSpec, Predictor, P
 from modelyard.serving.config import BatchParameters
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.requests import Caller
-from tests.support.doubler import Doubler, servable
+from tests.support.doubler import Doubler, drive, servable
 from tests.support.waiting import until_async
 
 
@@ -37,18 +37,7 @@ def run(
     manager.start()
     assert manager.wait_until_polled(10)
     predictor = Predictor(manager, Metrics(), **{"workers": 1, **options})
-
-    async def main() -> None:
-        try:
-            await asyncio.wait_for(test(predictor), 30)
-        finally:
-            backend.gate.set()
-
-    try:
-        asyncio.run(main())
-    finally:
-        predictor.close()
-        manager.stop()
+    drive(test(predictor), backend, predictor, manager)
 
 
 async def ask(

@@ -18,7 +18,7 @@ from modelyard.serving.config import BatchParameters, PredictionLogConfig, Predi
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.prediction import PredictionLogs, Regression
 from modelyard.serving.requests import Caller
-from tests.support.doubler import Arrays, Doubler, servable
+from tests.support.doubler import Arrays, Doubler, drive, servable
 from tests.support.waiting import until_async
 
 
@@ -56,18 +56,9 @@ def run(
     assert manager.wait_until_polled(10)
     logs = PredictionLogs(PredictionLogLimits(), Metrics())
     predictor = Predictor(manager, Metrics(), workers=1, max_queued_requests=max_queued_requests, logs=logs)
-
-    async def main() -> None:
-        try:
-            await asyncio.wait_for(test(predictor, manager), 30)
-        finally:
-            backend.gate.set()
-
     try:
-        asyncio.run(main())
+        drive(test(predictor, manager), backend, predictor, manager)
     finally:
-        predictor.close()
-        manager.stop()
         logs.close()
 
 
