@@ -29,9 +29,6 @@ const TRACE: HeaderName = HeaderName::from_static("traceparent");
 /// A caller that goes after so much of the time that it gave did not wait for longer.
 const NEARLY_ALL: f64 = 0.95;
 
-/// JSON from this size on waits for the plan that Python is asked for: Python reads so much slowly, and not all of it.
-const LARGE: usize = 1 << 16;
-
 /// Why a request is not answered with a prediction.
 enum Declined {
     /// Python answers it.

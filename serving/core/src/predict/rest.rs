@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, ORIGIN, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
-use super::{Declined, LARGE, Overload, Prediction};
+use super::{Declined, Overload, Prediction};
 use crate::batch::{Key, Plan};
 use crate::core::Core;
 use crate::forms::{DType, json, json_string, v2_rest};
@@ -17,6 +17,8 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
+/// JSON from this size on waits for the plan that Python is asked for: Python reads so much slowly, and not all of it.
+const LARGE: usize = 1 << 16;
 
 /// Answers or refuses a request; `None` where Python must answer, and `logged` then says whether it is to log it.
 pub async fn rest(
