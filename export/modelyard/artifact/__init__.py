@@ -63,14 +63,6 @@ from modelyard.artifact._manifest_parts import (
     onnx_file_name,
     onnx_files,
 )
-from modelyard.artifact._onnxruntime import disable_telemetry, onnx_options, onnx_signature, operator_domains
-from modelyard.artifact._openvino import (
-    copy_openvino,
-    integer_limit,
-    openvino_core,
-    openvino_settings,
-    prepare_openvino,
-)
 from modelyard.artifact._publish_remote import STAGING_PREFIX
 from modelyard.artifact._remote import Location, RemoteFile, RemotePath, RemoteVersion, locate, replace_file
 from modelyard.artifact._repository import (
@@ -118,7 +110,6 @@ from modelyard.artifact._signing import (
     load_signing_key,
     load_trusted_keys,
 )
-from modelyard.artifact._tflite import TfliteModel, tflite_has_state
 
 __all__ = [
     "AnyFunction",
@@ -171,7 +162,6 @@ __all__ = [
     "StochasticOutput",
     "TFLITE_NAME",
     "TensorSpec",
-    "TfliteModel",
     "TrustedKey",
     "VerificationData",
     "VerifyReport",
@@ -184,13 +174,11 @@ __all__ = [
     "class_ids",
     "collect",
     "computing_signatures",
-    "copy_openvino",
     "decode_examples",
     "decode_image",
     "describe_model",
     "diff_versions",
     "differing_output",
-    "disable_telemetry",
     "entries_below",
     "find_version",
     "format_key",
@@ -201,7 +189,6 @@ __all__ = [
     "hash_files",
     "holds_class_ids",
     "holds_class_scores",
-    "integer_limit",
     "is_routable",
     "json_schema",
     "known_method",
@@ -213,13 +200,7 @@ __all__ = [
     "locate",
     "onnx_file_name",
     "onnx_files",
-    "onnx_options",
-    "onnx_signature",
-    "openvino_core",
-    "openvino_settings",
-    "operator_domains",
     "parse_manifest",
-    "prepare_openvino",
     "promote",
     "publish",
     "read_labels",
@@ -234,7 +215,6 @@ __all__ = [
     "sign_version",
     "staging",
     "targets_below",
-    "tflite_has_state",
     "verify_files",
     "verify_version",
     "within",

@@ -19,8 +19,9 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 from PIL import Image
 
-from modelyard.artifact import EncodedImageFunction, ModelVersion, Precision, SignatureFunction, TensorSpec, TfliteModel
+from modelyard.artifact import EncodedImageFunction, ModelVersion, Precision, SignatureFunction, TensorSpec
 from modelyard.artifact.bundle import BundleOptions, write_bundle
+from modelyard.artifact.runtimes import TfliteModel
 from modelyard.cli import main
 from modelyard.errors import ConfigurationError, IntegrityError
 from modelyard.export import ExportOptions, export

@@ -6,7 +6,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelyard.artifact import ONNX_FOLDER, disable_telemetry, onnx_file_name, renamed_outputs
+from modelyard.artifact import ONNX_FOLDER, onnx_file_name, renamed_outputs
+from modelyard.artifact.runtimes import disable_telemetry
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export.formats._draws import forget_seeds
 from modelyard.export.formats._failures import gist

@@ -25,10 +25,10 @@ from modelyard.artifact import (
     json_schema,
     load_signing_key,
     onnx_files,
-    operator_domains,
     publish,
     staging,
 )
+from modelyard.artifact.runtimes import operator_domains
 from modelyard.errors import ConversionError, ExportError, ManifestError, VerificationError
 from modelyard.export.formats import Apart, Conversions, FormatMaker, keep_log, make_maker, say_logs
 from modelyard.export.publish._options import (

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature, TensorSpec, copy_openvino, openvino_core, openvino_settings, prepare_openvino
+from modelyard.artifact import Signature, TensorSpec
+from modelyard.artifact.runtimes import copy_openvino, openvino_core, openvino_settings, prepare_openvino
 from modelyard.errors import VerificationError
 
 _BITS = (8, 16, 32, 64)

@@ -22,17 +22,19 @@ from modelyard.artifact import (
     ExampleDecode,
     GraphAdapter,
     Signature,
-    TfliteModel,
     decode_examples,
     decode_image,
-    disable_telemetry,
     format_key,
     format_path,
     onnx_files,
+    renamed_outputs,
+)
+from modelyard.artifact.runtimes import (
+    TfliteModel,
+    disable_telemetry,
     onnx_options,
     onnx_signature,
     openvino_core,
-    renamed_outputs,
     tflite_has_state,
 )
 from modelyard.errors import ExportError, ImageDecodeError, InvalidInputError, ModelyardError, VerificationError

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from modelyard.artifact import ONNX_FOLDER, PREPROCESS_SUFFIX, disable_telemetry, format_path, onnx_files
+from modelyard.artifact import ONNX_FOLDER, PREPROCESS_SUFFIX, format_path, onnx_files
+from modelyard.artifact.runtimes import disable_telemetry
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export.formats import gist
 from modelyard.export.runtimes import Arrays

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from modelyard.artifact import disable_telemetry, onnx_options, openvino_core
+from modelyard.artifact.runtimes import disable_telemetry, onnx_options, openvino_core
 from modelyard.errors import ConfigurationError, LoadError, MissingDependencyError
 from modelyard.serving.backends._runtimes import Runtime, is_installed
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from modelyard.artifact import Signature, TfliteModel, tflite_has_state
+from modelyard.artifact import Signature
+from modelyard.artifact.runtimes import TfliteModel, tflite_has_state
 from modelyard.errors import InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends._base import Arrays
 from modelyard.serving.backends._files import read_model

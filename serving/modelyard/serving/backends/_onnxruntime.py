@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature, disable_telemetry, onnx_options, onnx_signature
+from modelyard.artifact import Signature
+from modelyard.artifact.runtimes import disable_telemetry, onnx_options, onnx_signature
 from modelyard.errors import InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends._base import Arrays, failure
 from modelyard.serving.backends._devices import CPU, check_session, onnx_providers

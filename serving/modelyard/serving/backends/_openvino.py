@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature, copy_openvino, integer_limit, openvino_core, openvino_settings
+from modelyard.artifact import Signature
+from modelyard.artifact.runtimes import copy_openvino, integer_limit, openvino_core, openvino_settings
 from modelyard.errors import InternalError, InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends._base import Arrays, failure
 from modelyard.serving.backends._devices import CPU, openvino_device

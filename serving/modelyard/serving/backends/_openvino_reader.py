@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelyard.artifact import DEFAULT_SIGNATURE, Signature, TensorSpec, prepare_openvino
+from modelyard.artifact import DEFAULT_SIGNATURE, Signature, TensorSpec
+from modelyard.artifact.runtimes import prepare_openvino
 from modelyard.errors import LoadError
 from modelyard.serving.backends._saved_model import (
     INIT_SIGNATURE,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from modelyard.artifact._signature import DEFAULT_SIGNATURE, PREDICT_METHOD, Signature, TensorSpec, known_method
+from modelyard.artifact import DEFAULT_SIGNATURE, PREDICT_METHOD, Signature, TensorSpec, known_method
 from modelyard.errors import LoadError
 from modelyard.wire import dtype_by_numpy, tensorflow_pb2
 

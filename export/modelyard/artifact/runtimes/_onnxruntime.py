@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelyard.artifact._signature import Signature, TensorSpec
+from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import LoadError
 
 if TYPE_CHECKING:

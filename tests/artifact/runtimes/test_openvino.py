@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from modelyard.artifact import openvino_core
+from modelyard.artifact.runtimes import openvino_core
 
 
 def test_a_process_has_one_core() -> None:

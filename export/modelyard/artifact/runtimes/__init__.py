@@ -1,0 +1,30 @@
+"""What exporter and server both know of runtimes: the same settings, the same graphs, the same answers."""
+
+from modelyard.artifact.runtimes._onnxruntime import (
+    disable_telemetry,
+    onnx_options,
+    onnx_signature,
+    operator_domains,
+)
+from modelyard.artifact.runtimes._openvino import (
+    copy_openvino,
+    integer_limit,
+    openvino_core,
+    openvino_settings,
+    prepare_openvino,
+)
+from modelyard.artifact.runtimes._tflite import TfliteModel, tflite_has_state
+
+__all__ = [
+    "TfliteModel",
+    "copy_openvino",
+    "disable_telemetry",
+    "integer_limit",
+    "onnx_options",
+    "onnx_signature",
+    "openvino_core",
+    "openvino_settings",
+    "operator_domains",
+    "prepare_openvino",
+    "tflite_has_state",
+]
