@@ -21,7 +21,7 @@ from tests.support.waiting import until
 
 @pytest.fixture(scope="module")
 def lookup_tflite(session_dir: Path) -> Path:
-    """Signatures ``lookup`` (``id`` int32 [-1] to ``row`` float32 [-1, 2]) and ``half`` (``x`` to ``y``)."""
+    """Signatures ``lookup`` (``id`` int32 [-1] to ``row`` float32 [-1, 2]), ``half`` (``x`` to ``y``) and more."""
     import tensorflow as tf
 
     class Model(tf.Module):
@@ -37,9 +37,17 @@ def lookup_tflite(session_dir: Path) -> Path:
         def places(self, x):
             return {"found": tf.where(x > 0), "sum": tf.reduce_sum(x, axis=1)}
 
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.int32, name="x")])
+        def share(self, x):
+            return {"y": tf.reshape(60 // x, [3])}
+
+        @tf.function(input_signature=[tf.TensorSpec([1, 5], tf.float32, name="x")])
+        def column(self, x):
+            return {"y": x[:, 3]}
+
     model = Model()
     folder = session_dir / "lookup"
-    signatures = {"lookup": model.lookup, "half": model.half, "places": model.places}
+    signatures = {name: getattr(model, name) for name in ("column", "half", "lookup", "places", "share")}
     tf.saved_model.save(model, str(folder), signatures=signatures)
     path = folder / "model.tflite"
     path.write_bytes(tf.lite.TFLiteConverter.from_saved_model(str(folder), signature_keys=list(signatures)).convert())
@@ -111,7 +119,7 @@ def _load(path: Path, *, interpreters: int = 1) -> LitertBackend:
 
 def test_signatures_say_what_the_file_says(lookup_tflite: Path) -> None:
     signatures = _load(lookup_tflite).signatures
-    assert sorted(signatures) == ["half", "lookup", "places"]
+    assert sorted(signatures) == ["column", "half", "lookup", "places", "share"]
     assert signatures["lookup"].inputs == (TensorSpec(name="id", dtype="int32", shape=(-1,)),)
     assert signatures["half"].inputs == (TensorSpec(name="x", dtype="float32", shape=(-1, 2)),)
     assert [spec.name for spec in signatures["half"].outputs] == ["sum", "y"]
@@ -291,9 +299,25 @@ def test_a_wrong_dtype_is_refused(lookup_tflite: Path) -> None:
 
 def test_a_failure_of_the_graph_is_not_the_callers(lookup_tflite: Path) -> None:
     backend = _load(lookup_tflite)
-    with pytest.raises(PredictionError, match="signature 'lookup'"):
-        backend.run("lookup", {"id": np.array([99], np.int32)}, ["row"])
-    assert backend.run("lookup", {"id": np.array([1], np.int32)}, ["row"])["row"].tolist() == [[2, 3]]
+    with pytest.raises(PredictionError, match="signature 'share'"):
+        backend.run("share", {"x": np.array([1, 2], np.int32)}, ["y"])
+    assert backend.run("share", {"x": np.array([1, 2, 3], np.int32)}, ["y"])["y"].tolist() == [60, 30, 20]
+
+
+@pytest.mark.parametrize(("graph", "name", "value"), [("lookup", "id", 99), ("share", "x", 0)])
+def test_a_value_that_the_graph_refuses_is_the_callers(lookup_tflite: Path, graph: str, name: str, value: int) -> None:
+    with pytest.raises(InvalidInputError, match=f"signature '{graph}'"):
+        _load(lookup_tflite).run(graph, {name: np.array([value] * 3, np.int32)}, [])
+
+
+def test_a_column_that_a_request_lacks_is_not_read_from_elsewhere(lookup_tflite: Path) -> None:
+    """The sizes of a file are those of a request: LiteRT resizes, and would read on behind what there is."""
+    backend = _load(lookup_tflite)
+    for columns in (2, 0):
+        with pytest.raises(InvalidInputError, match="index out of bounds"):
+            backend.run("column", {"x": np.ones((1, columns), np.float32)}, ["y"])
+    rows = np.arange(15, dtype=np.float32).reshape(3, 5)
+    assert backend.run("column", {"x": rows}, ["y"])["y"].tolist() == [3, 8, 13]
 
 
 @pytest.mark.parametrize("content", [b"", b"not a model at all", b"\x1c\x00\x00\x00TFL3" + bytes(64)])

@@ -14,6 +14,7 @@ from modelyard.artifact.runtimes._openvino import (
     prepare_openvino,
 )
 from modelyard.artifact.runtimes._tflite import TfliteModel, tflite_has_state
+from modelyard.artifact.runtimes._tflite_checks import prepare_tflite
 
 __all__ = [
     "TfliteModel",
@@ -26,5 +27,6 @@ __all__ = [
     "openvino_settings",
     "operator_domains",
     "prepare_openvino",
+    "prepare_tflite",
     "tflite_has_state",
 ]

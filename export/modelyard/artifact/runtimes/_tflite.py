@@ -11,6 +11,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from modelyard.artifact import DEFAULT_SIGNATURE, PREDICT_METHOD, Signature, TensorSpec, known_method
+from modelyard.artifact.runtimes._tflite_checks import operator_kinds
 from modelyard.errors import LoadError
 from modelyard.wire import dtype_by_numpy, tensorflow_pb2
 
@@ -91,6 +92,11 @@ class TfliteModel:
 
     def run(self, graph: str, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Computes a signature; its answers are copies. Raises ValueError and RuntimeError as LiteRT does."""
+        for spec in self.signatures[graph].inputs:
+            # An operator may take the rank that the file says for granted. One of no axes may be one that says none.
+            given, expected = inputs[spec.name].shape, spec.shape
+            if expected and len(given) != len(expected):
+                raise ValueError(f"input {spec.name!r} has the shape {list(given)}; expected {len(expected)} axes")
         if graph in self._runners:
             return self._call(self._runners[graph], inputs)
         feeds, fetches = self._details[graph]
@@ -128,9 +134,7 @@ def tflite_has_state(content: bytes) -> bool:
     """Whether a call of a file changes what later calls answer."""
     from ai_edge_litert import schema_py_generated as schema
 
-    model = schema.Model.GetRootAs(content)
-    codes = {model.OperatorCodes(index).BuiltinCode() for index in range(model.OperatorCodesLength())}
-    return schema.BuiltinOperator.ASSIGN_VARIABLE in codes
+    return schema.BuiltinOperator.ASSIGN_VARIABLE in operator_kinds(content)
 
 
 def _definitions(content: bytes) -> dict[str, tensorflow_pb2.SignatureDef]:

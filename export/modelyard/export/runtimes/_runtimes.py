@@ -35,6 +35,7 @@ from modelyard.artifact.runtimes import (
     onnx_options,
     onnx_signature,
     openvino_core,
+    prepare_tflite,
     tflite_has_state,
 )
 from modelyard.errors import ExportError, ImageDecodeError, InvalidInputError, ModelyardError, VerificationError
@@ -216,7 +217,7 @@ class _Litert:
 
     def __init__(self, path: Path, *, threads: int) -> None:
         self.threads = threads
-        self._content = path.read_bytes()
+        self._content = prepare_tflite(path.read_bytes())
         self._load()
 
     @contextmanager

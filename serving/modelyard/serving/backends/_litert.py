@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from modelyard.artifact import Signature
-from modelyard.artifact.runtimes import TfliteModel, tflite_has_state
+from modelyard.artifact.runtimes import TfliteModel, prepare_tflite, tflite_has_state
 from modelyard.errors import InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends._base import Arrays
 from modelyard.serving.backends._files import read_model
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: An interpreter keeps what its largest call took, many times its inputs: beyond so many bytes of them, and so many
 #: seconds after the last such call, it is made anew.
 _LARGE_BYTES, _LARGE_S = 4 << 20, 10.0
+#: What LiteRT says of values that TensorFlow refuses as invalid arguments.
+_INVALID = ("index out of bounds", "Division by 0")
 
 
 class LitertBackend:
@@ -47,14 +49,13 @@ class LitertBackend:
         content = read_model(path)
         try:
             # LiteRT checks what is in the file before anything else reads it.
-            first = Interpreter(model_content=content, num_threads=threads)
-            _check_operations(first, content)
+            _check_operations(Interpreter(model_content=content, num_threads=threads), content)
+            content = prepare_tflite(content)
             # Each interpreter has a state of its own.
             self._has_state = tflite_has_state(content)
             self._new = partial(Interpreter, model_content=content, num_threads=threads)
             self._content = content
-            more = 0 if self._has_state else interpreters - 1
-            models = [_Model(first, content), *(_Model(self._new(), content) for _ in range(more))]
+            models = [_Model(self._new(), content) for _ in range(1 if self._has_state else interpreters)]
         except LoadError as exc:
             raise LoadError(f"LiteRT cannot serve {path}: {exc.message}") from exc
         except (ValueError, RuntimeError) as exc:
@@ -77,7 +78,8 @@ class LitertBackend:
             except RuntimeError as exc:
                 # A shape that an operation refuses looks like any other failure of it.
                 fits = all(shape_fits(inputs[spec.name].shape, spec.shape) for spec in self.signatures[graph].inputs)
-                kind = PredictionError if fits else InvalidInputError
+                wrong = not fits or any(each in str(exc) for each in _INVALID)
+                kind = InvalidInputError if wrong else PredictionError
                 raise kind(f"LiteRT failed on signature {graph!r}: {without_paths(str(exc))}") from exc
         return {name: values[name] for name in outputs}
 
