@@ -55,6 +55,16 @@ def check(function: Callable[[Any], Any], values: Any, tolerance: float = 0.0) -
             np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("operation", [lambda x, y: x // y, lambda x, y: x % y, tf.truncatediv, tf.truncatemod])
+def test_the_least_integer_by_minus_one(operation: Callable[[Any, Any], Any], dtype: str) -> None:
+    """onnxruntime ends the process on it."""
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    pairs = np.array([[least, -1], [7, -1], [-7, 2], [most, -1], [0, -1]], dtype)
+    check(lambda pair: operation(pair[:, 0], pair[:, 1]), pairs)
+    check(lambda pair: operation(pair, tf.constant([1, -1], pair.dtype)), pairs)
+
+
 @pytest.mark.parametrize("divisor", [7, -7])
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float32"])
 def test_division_of_negative_numbers(dtype: str, divisor: int) -> None:

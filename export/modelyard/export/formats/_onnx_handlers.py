@@ -53,19 +53,43 @@ def _floor_mod(context: Graph, node: Node, name: str, _: list[str]) -> None:
         return
     node.type = "Mod"
     node.set_attr("fmod", 0)
+    context.replace_input(node, node.input[1], _divisor(context, node)[0], 1)
 
 
-def _floor_div(context: Graph, node: Node, name: str, _: list[str]) -> None:
+def _divide(context: Graph, node: Node, name: str, _: list[str]) -> None:
     """A quotient rounded down, also of negative integers: what the remainder leaves divides without one."""
     if _is_float(context, node):
-        _default("FloorDiv", 6, context, node)
+        _default(node.type, 6, context, node)
         return
-    inputs, outputs = list(node.input), list(node.output)
-    shapes, dtypes = node.output_shapes, node.output_dtypes
+    divisor, by_minus_one = _divisor(context, node)
+    (dividend, _), floors = node.input, node.type == "FloorDiv"
+    outputs, made = node.output, {"shapes": node.output_shapes, "dtypes": node.output_dtypes}
     context.remove_node(name)
-    rest = context.make_node("Mod", inputs, attr={"fmod": 0}, shapes=shapes, dtypes=dtypes)
-    whole = context.make_node("Sub", [inputs[0], rest.output[0]], shapes=shapes, dtypes=dtypes)
-    context.make_node("Div", [whole.output[0], inputs[1]], outputs=outputs, name=name, shapes=shapes, dtypes=dtypes)
+    whole = dividend
+    if floors:
+        rest = context.make_node("Mod", [dividend, divisor], attr={"fmod": 0}, **made)
+        whole = context.make_node("Sub", [dividend, rest.output[0]], **made).output[0]
+    last = {"outputs": outputs, "name": name, **made}
+    if by_minus_one is None:
+        context.make_node("Div", [whole, divisor], **last)
+        return
+    quotient = context.make_node("Div", [whole, divisor], **made).output[0]
+    negative = context.make_node("Neg", [dividend], **made).output[0]
+    context.make_node("Where", [by_minus_one, negative, quotient], **last)
+
+
+def _divisor(context: Graph, node: Node) -> tuple[str, str | None]:
+    """A divisor with 1 for -1, and where that is: onnxruntime ends the process on the least integer by -1."""
+    divisor = node.inputs[1]
+    if divisor.is_const() and -1 not in divisor.get_tensor_value(as_list=False):
+        return node.input[1], None
+    dtype, shape = context.get_dtype(node.input[1]), context.get_shape(node.input[1])
+    if dtype not in (_INT32, _INT64):
+        return node.input[1], None
+    kind = np.int32 if dtype == _INT32 else np.int64
+    one, minus_one = (context.make_const(f"{node.name}/by{n}", np.array(n, kind)).output[0] for n in (1, -1))
+    found = context.make_node("Equal", [node.input[1], minus_one]).output[0]
+    return context.make_node("Where", [found, one, node.input[1]], dtypes=[dtype], shapes=[shape]).output[0], found
 
 
 def _select(context: Graph, node: Node, name: str, _: list[str]) -> None:
@@ -262,7 +286,7 @@ def make_handlers(tables: Mapping[str, tuple[tf.Tensor, tf.Tensor]]) -> dict[str
         "AddV2": _add,
         "Bucketize": _bucketize,
         "Erfc": _erfc,
-        "FloorDiv": _floor_div,
+        "FloorDiv": _divide,
         "FloorMod": _floor_mod,
         "GatherNd": _gather,
         "GatherV2": _gather,
@@ -276,6 +300,7 @@ def make_handlers(tables: Mapping[str, tuple[tf.Tensor, tf.Tensor]]) -> dict[str
         "Select": _select,
         "SelectV2": _select,
         "TopKV2": _top_k,
+        "TruncateDiv": _divide,
     }
     handlers |= make_string_handlers()
     return {op: (handler, []) for op, handler in handlers.items()}
