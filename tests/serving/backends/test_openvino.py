@@ -108,6 +108,7 @@ _INDEXED: dict[str, tuple[list[onnx.NodeProto], list[list[int]], np.ndarray]] = 
         [[1], [-9]],
         _TABLE[[0, 1], [1, 1]],
     ),
+    "looked up": ([helper.make_node("Gather", ["table", "x"], ["y"])], [[9], [-1]], _TABLE[[[9], [9]]]),
     "scattered": (
         [helper.make_node("ScatterElements", ["table", "x", "ones"], ["y"])],
         [[8], [-1]],
@@ -142,7 +143,7 @@ def test_an_index_out_of_range_is_an_error(write_onnx, kind: str, wrong: int) ->
     )
     backend = _load(path)
     np.testing.assert_array_equal(backend.run("graph", {"x": np.array(right)}, ["y"])["y"], expected)
-    with pytest.raises(InvalidInputError, match="indices"):
+    with pytest.raises(InvalidInputError, match="indices|table of 10 rows"):
         backend.run("graph", {"x": np.array([right[0], [wrong] * len(right[0])])}, ["y"])
 
 
@@ -177,6 +178,51 @@ def test_a_failure_never_answers_with_the_call_before(fill_onnx: Path, threads: 
     with pytest.raises(RequestTooLargeError, match="graph 'graph'"):
         backend.run("graph", {"one": one, "shape": np.array([1 << 15, 1 << 15, 1 << 15])}, ["y"])
     assert backend.run("graph", {"one": one, "shape": np.array([3, 1, 2])}, ["y"])["y"].shape == (3, 1, 2)
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+@pytest.mark.parametrize("operation", ["GatherElements", "GatherND"])
+def test_a_failure_leaves_nothing_to_the_next_calls(write_onnx, operation: str, requests: int) -> None:
+    """OpenVINO's operation has the shape of the failed call's answer from then on, or ends the process."""
+    path = write_onnx(
+        "found",
+        [
+            helper.make_node("Unsqueeze", ["x", "one"], ["places"])
+            if operation == "GatherND"
+            else helper.make_node("Identity", ["x"], ["places"]),
+            helper.make_node(operation, ["table", "places"], ["y"]),
+        ],
+        {"x": ("int64", ["n"])},
+        {"y": ("float32", ["n"])},
+        constants={"table": np.arange(10, dtype=np.float32), "one": np.array([1])},
+    )
+    backend = _load(path, requests=requests)
+
+    def call(*places: int) -> list[float]:
+        values: list[float] = backend.run("graph", {"x": np.array(places)}, ["y"])["y"].tolist()
+        return values
+
+    for rows in (1, 3, 2):
+        for wrong in (4, 1, 9):
+            assert call(*range(rows)) == list(range(rows))
+            with pytest.raises(InvalidInputError):
+                call(*[99] * wrong)
+            assert call(*range(rows)) == list(range(rows))
+
+
+def test_what_has_the_same_place_is_added(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    class Model(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, 1], tf.int32), tf.TensorSpec([None], tf.float32)])
+        def count(self, places, values):
+            return {"sums": tf.scatter_nd(places, values, [4])}
+
+    model = Model()
+    tf.saved_model.save(model, str(tmp_path / "m"), signatures={"serving_default": model.count})
+    backend = OpenVinoBackend(tmp_path / "m", threads=1, requests=1, tags=("serve",))
+    feed = {"places": np.array([[1], [3], [1]], np.int32), "values": np.array([1, 2, 4], np.float32)}
+    assert backend.run("serving_default", feed, ["sums"])["sums"].tolist() == [0, 5, 0, 2]
 
 
 def test_integers_that_openvino_would_cut_are_refused(write_onnx) -> None:

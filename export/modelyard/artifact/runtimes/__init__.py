@@ -9,10 +9,11 @@ from modelyard.artifact.runtimes._onnxruntime import (
 from modelyard.artifact.runtimes._openvino import (
     copy_openvino,
     integer_limit,
+    lookup_sizes,
     openvino_core,
     openvino_settings,
-    prepare_openvino,
 )
+from modelyard.artifact.runtimes._openvino_checks import prepare_openvino
 from modelyard.artifact.runtimes._tflite import TfliteModel, tflite_has_state
 from modelyard.artifact.runtimes._tflite_checks import prepare_tflite
 
@@ -21,6 +22,7 @@ __all__ = [
     "copy_openvino",
     "disable_telemetry",
     "integer_limit",
+    "lookup_sizes",
     "onnx_options",
     "onnx_signature",
     "openvino_core",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import queue
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.artifact import Signature
-from modelyard.artifact.runtimes import copy_openvino, integer_limit, openvino_core, openvino_settings
+from modelyard.artifact.runtimes import (
+    copy_openvino,
+    integer_limit,
+    lookup_sizes,
+    openvino_core,
+    openvino_settings,
+)
 from modelyard.errors import InternalError, InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends._base import Arrays, failure
 from modelyard.serving.backends._devices import CPU, openvino_device
@@ -57,10 +64,13 @@ class OpenVinoBackend:
             read = read_saved_model(source, tags)
         else:
             read = {name: read_onnx(name, path) for name, path in source.items()}
+        import openvino
+
+        self._tensor = openvino.Tensor
         device = openvino_device(device)
         self.on_device = device != "CPU"
         settings = openvino_settings(bfloat16=bfloat16, threads=threads, requests=requests, device=device)
-        self._graphs = {name: _compile(name, graph, settings, requests, device) for name, graph in read.items()}
+        self._graphs = {name: _Compiled(name, graph, settings, requests, device) for name, graph in read.items()}
         self._recurrent = frozenset() if isinstance(source, Path) else graphs_with(source, RECURRENT)
         #: The graphs by name; of a SavedModel, the signatures that OpenVINO can serve.
         self.signatures: Mapping[str, Signature] = {name: graph.signature for name, graph in read.items()}
@@ -79,12 +89,13 @@ class OpenVinoBackend:
             check_values(graph, inputs)
         for name, array in inputs.items():
             _check_range(name, array, compiled.limit)
+            _check_rows(name, array, compiled.rows.get(name))
         # Tensors share these arrays but do not keep them alive: they must outlive the inference.
         arrays = {name: np.require(array, requirements=["A", "C", "W"]) for name, array in inputs.items()}
         with compiled.request() as request:
             try:
                 for name, array in arrays.items():
-                    request.set_input_tensor(compiled.inputs[name], compiled.tensor(array, shared_memory=True))
+                    request.set_input_tensor(compiled.inputs[name], self._tensor(array, shared_memory=True))
             except (RuntimeError, TypeError, ValueError) as exc:
                 raise InvalidInputError(
                     f"OpenVINO refuses the inputs of graph {graph!r}: {short_reason(exc)}."
@@ -108,41 +119,72 @@ class OpenVinoBackend:
         self._graphs.clear()
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Compiled:
-    inputs: Mapping[str, int]
-    outputs: Mapping[str, int]
-    requests: queue.SimpleQueue[openvino.InferRequest]
-    tensor: type[openvino.Tensor]
-    #: The largest integer of a request.
-    limit: int
+    """A graph, and requests to it: each serves one call at a time."""
+
+    def __init__(
+        self, name: str, graph: OpenVinoGraph, settings: Mapping[object, object], requests: int, device: str
+    ) -> None:
+        self.inputs, self.outputs = graph.inputs, graph.outputs
+        #: The largest integer of a request.
+        self.limit = integer_limit(graph.model)
+        rows = lookup_sizes(graph.model)
+        #: By input that is looked up in a table, how many rows that has.
+        self.rows = {name: rows[number] for name, number in graph.inputs.items() if number in rows}
+        try:
+            self._make = partial(_make_requests, graph.model, settings, requests, device)
+            made = self._make()
+        except RuntimeError as exc:
+            raise LoadError(f"OpenVINO cannot compile graph {name!r} for {device}: {short_reason(exc)}.") from exc
+        # Of sizes that are known there are none of a call before.
+        self._spoils = any(port.partial_shape.is_dynamic for node in graph.model.get_ops() for port in node.outputs())
+        self._generation, self._renewing = 0, threading.Lock()
+        self._idle: queue.SimpleQueue[tuple[int, openvino.InferRequest]] = queue.SimpleQueue()
+        self._put(made)
 
     @contextmanager
     def request(self) -> Iterator[openvino.InferRequest]:
-        request = self.requests.get()
+        """A request that nobody else uses."""
+        generation, request = self._idle.get()
+        while generation != self._generation:
+            generation, request = self._idle.get()
         try:
             yield request
+        except (InvalidInputError, PredictionError):
+            if self._spoils:
+                self._renew(generation)
+            raise
         finally:
-            self.requests.put(request)
+            self._idle.put((generation, request))
+
+    def _renew(self, generation: int) -> None:
+        """Has the graph compiled anew.
+
+        An operation that fails keeps the shape of that call's answer, and gives it to the next call that has the shapes
+        of the one before (2026.4): [1, 0, 0, 0] for one row, or an error, or the end of the process.
+        """
+        with self._renewing:
+            if generation != self._generation:
+                return
+            # From here on nobody is given a request of before.
+            self._generation += 1
+            try:
+                made = self._make()
+            except RuntimeError:
+                self._generation = generation
+                raise
+            self._put(made)
+
+    def _put(self, requests: Iterable[openvino.InferRequest]) -> None:
+        for request in requests:
+            self._idle.put((self._generation, request))
 
 
-def _compile(
-    name: str, graph: OpenVinoGraph, settings: Mapping[object, object], requests: int, device: str
-) -> _Compiled:
-    import openvino
-
-    # Each request serves one call at a time.
-    pool: queue.SimpleQueue[openvino.InferRequest] = queue.SimpleQueue()
-    try:
-        compiled = openvino_core().compile_model(graph.model, device, settings)
-        for _ in range(requests):
-            pool.put(compiled.create_infer_request())
-    except RuntimeError as exc:
-        raise LoadError(f"OpenVINO cannot compile graph {name!r} for {device}: {short_reason(exc)}.") from exc
-    return _Compiled(
-        inputs=graph.inputs, outputs=graph.outputs, requests=pool, tensor=openvino.Tensor,
-        limit=integer_limit(graph.model),
-    )  # fmt: skip
+def _make_requests(
+    model: openvino.Model, settings: Mapping[object, object], requests: int, device: str
+) -> list[openvino.InferRequest]:
+    compiled = openvino_core().compile_model(model, device, settings)
+    return [compiled.create_infer_request() for _ in range(requests)]
 
 
 def _check_range(name: str, array: npt.NDArray[Any], limit: int) -> None:
@@ -155,4 +197,13 @@ def _check_range(name: str, array: npt.NDArray[Any], limit: int) -> None:
             f"Input {name!r} has values from {array.min()} to {array.max()}; the openvino backend computes "
             f"{array.dtype} in 32 bits, {'' if whole else 'and this graph partly in float32, '}"
             f"from {lowest} to {limit}."
+        )
+
+
+def _check_rows(name: str, array: npt.NDArray[Any], rows: int | None) -> None:
+    """OpenVINO has zeros for what is in no row."""
+    if rows is not None and array.size and not -rows <= array.min() <= array.max() < rows:
+        raise InvalidInputError(
+            f"Input {name!r} has values from {array.min()} to {array.max()}; the graph looks them up in a table of "
+            f"{rows} rows."
         )

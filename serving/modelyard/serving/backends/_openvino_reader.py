@@ -8,7 +8,9 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from modelyard.artifact import DEFAULT_SIGNATURE, Signature, TensorSpec
 from modelyard.artifact.runtimes import prepare_openvino
@@ -200,10 +202,13 @@ def _read(frontend: str, path: Path, shapes: Mapping[str, tuple[int, ...] | None
     """Reads a model; ``shapes`` cuts it at these inputs, wherever they are in the graph."""
     import openvino
     from openvino.frontend import FrontEndManager
+    from openvino.frontend.tensorflow import ConversionExtension
 
     try:
         # Named, for the one that fits is else guessed, and tried after the others have complained.
         reader = FrontEndManager().load_by_framework(frontend)
+        if frontend == "tf":
+            reader.add_extension(ConversionExtension("ScatterNd", _scatter))
         source = reader.load(str(path))
         if shapes is not None:
             places = {name: source.get_place_by_tensor_name(name) for name in shapes}
@@ -221,6 +226,15 @@ def _read(frontend: str, path: Path, shapes: Mapping[str, tuple[int, ...] | None
     # OpenVINO raises RuntimeError and classes of its frontends that share no name: this is the boundary that maps them.
     except Exception as exc:
         raise LoadError(short_reason(exc)) from exc
+
+
+def _scatter(node: Any) -> list[Any]:
+    """``tf.scatter_nd``, which adds what has the same place; OpenVINO's own keeps the last (2026.4)."""
+    from openvino import opset15 as ops
+
+    places, updates, shape = (node.get_input(index) for index in range(3))
+    zero = ops.convert_like(ops.constant(np.int64(0)), updates)
+    return list(ops.scatter_nd_update(ops.broadcast(zero, shape), places, updates, "sum").outputs())
 
 
 def short_reason(exc: Exception) -> str:
