@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from pathlib import Path
 
@@ -203,6 +204,13 @@ def test_a_page_of_metrics_has_a_path_from_the_root(tmp_path: Path) -> None:
         f"--monitoring_config_file={file}: prometheus_config.path is 'monitoring/metrics'; expected a path from the "
         "root, such as '/monitoring/metrics'."
     )
+
+
+def test_a_flag_of_few_values_names_all_of_them() -> None:
+    unnamed = {
+        flag.name: [choice for choice in flag.choices if not re.search(rf"\b{choice}\b", flag.help)] for flag in FLAGS
+    }
+    assert {name: choices for name, choices in unnamed.items() if choices} == {}
 
 
 def test_abbreviations_are_not_taken() -> None:

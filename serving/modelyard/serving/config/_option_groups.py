@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from modelyard.artifact import PRECISIONS, TrustedKey
 from modelyard.errors import ConfigurationError
@@ -25,11 +26,18 @@ from modelyard.serving.config._flag import (
 
 InsecureAdmin = Literal["", "loopback", "anywhere"]
 Form = Literal["text", "json"]
+_FORMS: tuple[Form, ...] = get_args(Form)
+_LEVELS = ("debug", "info", "warning", "error")
 
 #: 0, for no limit, as a number that timers can hold.
 FOREVER_S = 1e9
 #: What hyper's buffer for a head has at least.
 _MIN_HEADER_BYTES = 8192
+
+
+def _any_of(choices: Sequence[str]) -> str:
+    """Choices as a help text names them."""
+    return f"{', '.join(choices[:-1])} or {choices[-1]}"
 
 
 def _or_forever(seconds: float) -> float:
@@ -175,7 +183,7 @@ class LoadOptions:
     prefer_tflite: bool = upstream("prefer_tflite_model", False, "use model.tflite even where there are other files")
     interpreters: int = set_by(1, same("num_tflite_pools", 0, "LiteRT interpreters (0: cores)", most=MOST_THREADS))
     runtime: Runtime | None = flag(
-        "runtime", "", "use this runtime and no other (default: the manifest's choice)",
+        "runtime", "", f"use this runtime and no other: {_any_of(RUNTIMES)} (default: the manifest's choice)",
         choices=RUNTIMES, read=_or_none,
     )  # fmt: skip
     device: str = flag(
@@ -185,7 +193,8 @@ class LoadOptions:
         read=read_device,
     )  # fmt: skip
     precision: str | None = flag(
-        "precision", "", "serve files of this precision (default: the manifest's choice for the runtime)",
+        "precision", "",
+        f"serve files of this precision: {_any_of(PRECISIONS)} (default: the manifest's choice for the runtime)",
         choices=PRECISIONS, read=_or_none,
     )  # fmt: skip
     trusted_keys: tuple[TrustedKey, ...] = set_by(
@@ -252,7 +261,7 @@ class TelemetryOptions:
         "a line for each request on the standard output: off, all, or sampled:SHARE, such as sampled:0.01",
         read=_share,
     )  # fmt: skip
-    access_form: Form = flag("access_log_format", "text", "how they look", choices=("text", "json"))
+    access_form: Form = flag("access_log_format", "text", f"the access log's lines: {_any_of(_FORMS)}", choices=_FORMS)
     #: In seconds.
     slow_s: float = flag(
         "slow_request_ms", 0.0, "log requests that take longer, and what they waited for (0: none)",
@@ -260,10 +269,11 @@ class TelemetryOptions:
     )  # fmt: skip
     log_level: str = flag(
         "log_level", "info",
-        "least severity in the server's log, on the standard error; /v2/logging changes it while the server runs",
-        choices=("debug", "info", "warning", "error"),
+        f"least severity in the server's log, on the standard error: {_any_of(_LEVELS)}; /v2/logging changes it while "
+        "the server runs",
+        choices=_LEVELS,
     )  # fmt: skip
-    log_form: Form = flag("log_format", "text", "how its lines look", choices=("text", "json"))
+    log_form: Form = flag("log_format", "text", f"the server's log's lines: {_any_of(_FORMS)}", choices=_FORMS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,7 +96,8 @@ def _check_bounds(flag: Flag, value: float) -> None:
 
 def _add(group: argparse._ArgumentGroup, flag: Flag) -> None:
     name = f"--{flag.name}"
-    text = f"{flag.help} (default {flag.default!r})" + (f"; {flag.note}" if flag.note else "")
+    default = "" if flag.default == "" else f" (default {flag.default!r})"
+    text = f"{flag.help}{default}" + (f"; {flag.note}" if flag.note else "")
     text = text.replace("%", "%%")
     if flag.name == "version":
         group.add_argument(name, action="version", version=f"modelyard {version('modelyard')}", help=text)
