@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 
 from modelyard.console import quiet_libraries, take_verbose, write_error
-from modelyard.errors import MissingDependencyError, ModelyardError
+from modelyard.errors import ConfigurationError, MissingDependencyError, ModelyardError
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -112,8 +112,8 @@ def main(argv: list[str] | None = None) -> int:
         argv: Arguments without the program's name; None for the process's own.
 
     Returns:
-        The exit code: the command's own, 1 for an error of modelyard, 2 for a
-        wrong usage, 130 after Ctrl-C.
+        The exit code: the command's own, 1 for an error of modelyard, 2 for a wrong usage or a missing extra, 130 after
+        Ctrl-C.
     """
     try:
         code = _main(sys.argv[1:] if argv is None else argv)
@@ -153,7 +153,7 @@ def _main(arguments: list[str]) -> int:
         return _run(name, rest)
     except ModelyardError as exc:
         write_error(name, exc.message)
-        return EXIT_ERROR
+        return EXIT_USAGE if isinstance(exc, ConfigurationError) else EXIT_ERROR
     except KeyboardInterrupt:
         sys.stderr.write(f"modelyard {name}: interrupted\n")
         return EXIT_INTERRUPTED

@@ -76,7 +76,7 @@ def test_a_missing_extra_gives_the_line_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str
 ) -> None:
     _module(tmp_path, monkeypatch, f"raise ModuleNotFoundError('no', name={package!r})")
-    assert main(["train"]) == 1
+    assert main(["train"]) == 2
     text = capsys.readouterr().err
     assert f"needs the package {package.partition('.')[0]!r}" in text
     assert "pip install 'modelyard[training]'" in text
@@ -95,6 +95,25 @@ def test_errors_go_to_stderr(
     assert main(["train"]) == 1
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "modelyard train: received 1\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predict", "m", "a.png", "--resume"],
+        ["predict", "m", "a.png", "--server", "foo://host"],
+        ["keys", "new", "shop", "--scope", "everything"],
+        ["batch", "m", "absent.jsonl", "--output", "out"],
+        ["serve"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_what_no_command_can_do_is_a_usage_error_of_all(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MODEL_NAME", raising=False)
+    assert main(arguments) == 2
 
 
 def test_usage_errors_of_a_command_exit_with_2(

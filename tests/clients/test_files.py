@@ -124,7 +124,7 @@ def test_going_on_after_a_full_disk(
     arguments = ["predict", "affine", str(source), "--server", f"grpc://{affine_server.grpc_address}", "--output"]
     for suffix in (".jsonl", ".csv"):
         output.with_suffix(suffix).symlink_to("/dev/full")
-        assert main([*arguments, str(output.with_suffix(suffix))]) == 1
+        assert main([*arguments, str(output.with_suffix(suffix))]) == 2
         assert f"out{suffix} cannot be written: No space left on device." in capsys.readouterr().err
     output.unlink()
     assert main([*arguments, str(output)]) == 0
@@ -374,7 +374,7 @@ def test_a_full_disk_behind_the_standard_output(affine_server: RunningServer, tm
             [*command, "--server", f"grpc://{affine_server.grpc_address}"],
             stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
         )  # fmt: skip
-    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert "utput cannot be written: No space left on device." in done.stderr
 
 

@@ -253,7 +253,7 @@ def test_azure_s_job_of_three_machines(tmp_path: Path) -> None:
 @pytest.mark.parametrize("provider", sorted(OWN_FLAGS))
 def test_data_must_be_in_that_cloud_s_store(provider: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["deploy", provider, *FLAGS, *OWN_FLAGS[provider], "--data", "data=ftp://elsewhere/photos"]
-    assert main(command) == 1
+    assert main(command) == 2
     assert "--data data is 'ftp://elsewhere/photos'; expected " in capsys.readouterr().err
 
 
@@ -305,8 +305,8 @@ def test_provider_s_values_that_make_no_sense(options: Any, values: dict[str, st
 
 def test_command_line_says_what_is_wrong(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     common = [*FLAGS, *OWN_FLAGS["aws"]]
-    assert main(["deploy", "aws", *common, "--dry-run", "--send", "train"]) == 1
+    assert main(["deploy", "aws", *common, "--dry-run", "--send", "train"]) == 2
     assert "expected one of them" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
-    assert main(["deploy", "aws", *common, "--output", str(tmp_path / "file")]) == 1
+    assert main(["deploy", "aws", *common, "--output", str(tmp_path / "file")]) == 2
     assert "cannot be written" in capsys.readouterr().err

@@ -100,6 +100,12 @@ def test_a_variant_outside_its_budget_is_told(
     assert [path.name for path in (tmp_path / "fashion").iterdir()] == ["1"]
 
 
+def test_a_share_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["fashion", "--repository", "models", "--max-accuracy-drop", "half"])
+    assert "received 'half'; expected a share such as 0.5% or 0.005" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -202,7 +202,7 @@ def test_what_cannot_begin(parts: Path, tmp_path: Path, capsys: pytest.CaptureFi
         predict_files(options(str(parts), runner=["--runner=NoRunner"]))
     with pytest.raises(ConfigurationError, match=r"batch_size \(--batch-size\) is 0"):
         options(str(parts), batch_size=0)
-    assert main(["batch", "m", str(tmp_path / "absent"), "--output", "x"]) == 1
+    assert main(["batch", "m", str(tmp_path / "absent"), "--output", "x"]) == 2
     assert "modelyard batch: There is no file" in capsys.readouterr().err
 
 

@@ -41,12 +41,12 @@ def test_names_of_all_kinds(tmp_path: Path, name: str, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("name", ["", "a\nb", "a\x7f", "\x00", "\udcff", "\u202e"])
 def test_names_that_no_server_reads(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["keys", "new", name, "--scope", "predict"]) == 1
+    assert main(["keys", "new", name, "--scope", "predict"]) == 2
     said = capsys.readouterr()
     assert f"The name is {name!r}; expected a text that can be printed" in said.err
     assert said.out == ""
     if name:
-        assert main(["keys", "new", "shop", "--scope", f"predict:{name}"]) == 1
+        assert main(["keys", "new", "shop", "--scope", f"predict:{name}"]) == 2
         assert "--scope is" in capsys.readouterr().err
 
 
@@ -54,9 +54,10 @@ def test_names_that_no_server_reads(name: str, capsys: pytest.CaptureFixture[str
 def test_a_limit_that_makes_no_sense(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["keys", "new", "shop", "--scope", "predict", limit])
-    assert f"invalid {'count' if 'flight' in limit else 'rate'} value" in capsys.readouterr().err
+    wanted = "a whole number above 0" if "flight" in limit else "a number above 0"
+    assert f"received {limit.partition('=')[2]!r}; expected {wanted}" in capsys.readouterr().err
 
 
 def test_a_scope_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["keys", "new", "shop", "--scope", "everything"]) == 1
+    assert main(["keys", "new", "shop", "--scope", "everything"]) == 2
     assert "--scope: the key has the scope 'everything'; expected one of predict" in capsys.readouterr().err

@@ -39,6 +39,9 @@ def main(argv: list[str]) -> int:
     """Runs ``modelyard predict``.
 
     Returns 0, or 1 where a row failed; the other rows are answered all the same.
+
+    Raises:
+        ModelyardError: Nothing could be sent, or the output cannot be written.
     """
     args = _parser().parse_args(argv)
     images = all(is_image_file(path) for path in args.files)

@@ -186,7 +186,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _share(text: str) -> float:
     """A share as people write it: 0.5% or 0.005."""
-    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected a share such as 0.5% or 0.005") from exc
 
 
 def export_here(argv: list[str] | None = None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import math
@@ -55,15 +56,17 @@ def _toml(value: object) -> str:
     return "".join(letter if letter.isascii() and letter != "\x7f" else f"\\U{ord(letter):08x}" for letter in text)
 
 
-def rate(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise ValueError
-    return value
+def _rate(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < (value := float(text)) < math.inf:
+            return value
+    raise argparse.ArgumentTypeError(f"received {text!r}; expected a number above 0")
 
 
-def count(text: str) -> int:
-    return int(rate(str(int(text))))
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected a whole number above 0")
+    return int(text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"what it may do: {', '.join(SCOPES)}; for all models, or those of a pattern: predict:fashion*; may be "
         "given more than once",
     )
-    new.add_argument("--requests-per-second", type=rate, metavar="N", help="its requests (default: any number)")
-    new.add_argument("--rows-per-second", type=rate, metavar="N", help="rows of its predictions (default: any number)")
-    new.add_argument("--max-in-flight", type=count, metavar="N", help="its unanswered requests (default: any number)")
+    new.add_argument("--requests-per-second", type=_rate, metavar="N", help="its requests (default: any number)")
+    new.add_argument("--rows-per-second", type=_rate, metavar="N", help="rows of its predictions (default: any number)")
+    new.add_argument("--max-in-flight", type=_count, metavar="N", help="its unanswered requests (default: any number)")
     return parser
