@@ -107,8 +107,9 @@ def test_requests_before_the_first_version_are_told_so(tmp_path: Path) -> None:
     model_dir = tmp_path / "affine"
     with serve(model_dir, model="affine", log_dir=tmp_path, wait=False) as server:
         server.wait_until(lambda: server.get("/v1/models/affine")[0] == 404, 30, "listening")
+        server.wait_until(lambda: "cannot be read" in server.log_text(), 30, "noticing")
         status, text = server.post("/v1/models/affine:predict", BODY)
-        assert status in (404, 503), text
+        assert (status, "nothing is loaded: base path affine cannot be read" in text) == (404, True), text
         publish_affine(model_dir, slope=1.0, intercept=1.0)
         server.wait_available()
         assert predict(server) == 3.0
