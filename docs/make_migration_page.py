@@ -34,9 +34,9 @@ model directories, configuration files, requests, answers and errors are TensorF
   that LiteRT lacks (`ParseExample`, `Flex...`) is refused at loading, by the operation's name.
 - **More platforms**: `model_platform` in a configuration file may be `tensorflow`, as upstream, for whatever files a
   version has; or name the runtime: `onnx` (`onnxruntime_onnx`), `tflite`, `openvino`.
-- **Ports are open at once.** While a model's first version is loaded, requests for it are answered UNAVAILABLE (gRPC) or
-  503 (REST); where there is none that can be loaded, NOT_FOUND or 404. Health checks say NOT_SERVING meanwhile. Upstream
-  keeps its ports closed instead.
+- **Ports are open at once.** While a model's first version is loaded, requests for it are answered UNAVAILABLE (gRPC)
+  or 503 (REST); where there is none that can be loaded, NOT_FOUND or 404. Health checks say NOT_SERVING meanwhile.
+  Upstream keeps its ports closed instead.
 - **One model's trouble is its own.** A base path that is missing, or a version that cannot be loaded, stalls no other
   model, and the version that was served before stays served. A server that starts serves the newest version that can be
   loaded; upstream does not start where the newest cannot.
