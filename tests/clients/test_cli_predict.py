@@ -83,6 +83,17 @@ def test_errors_name_the_cure(
     assert message in captured.err
 
 
+@pytest.mark.parametrize("protocol", ["grpc", "rest"])
+def test_a_protocol_that_describes_one_signature(
+    fashion_server: RunningServer, images: list[Path], protocol: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = url_of(fashion_server, protocol).replace("://", "+v2://")
+    assert main(["predict", "fashion", str(images[0]), "--server", url]) == 1
+    said = capsys.readouterr().err
+    assert "The Open Inference Protocol describes serving_default of model 'fashion', and no signature 'image_b" in said
+    assert "by a URL without +v2" in said
+
+
 def test_no_server(images: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     assert main(["predict", "fashion", str(images[0]), "--server", url]) == 1

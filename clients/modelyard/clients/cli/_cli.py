@@ -56,9 +56,14 @@ def main(argv: list[str]) -> int:
         metadata = client.metadata(args.model, version=args.version, label=args.version_label)
         signatures = metadata.callable_signatures
         if name not in signatures:
+            known = ", ".join(sorted(signatures))
+            if "+v2://" in args.server:
+                raise SignatureNotFoundError(
+                    f"The Open Inference Protocol describes {known} of model {args.model!r}, and no signature "
+                    f"{name!r}. Ask a server that speaks TensorFlow Serving's API by a URL without +v2."
+                )
             raise SignatureNotFoundError(
-                f"Model {args.model!r} has no signature {name!r}; it has "
-                f"{', '.join(sorted(signatures))}. Choose one with --signature."
+                f"Model {args.model!r} has no signature {name!r}; it has {known}. Choose one with --signature."
             )
         signature = signatures[name]
         if any(is_image_file(path) for path in args.files):
@@ -115,7 +120,8 @@ def _parser() -> argparse.ArgumentParser:
         "--server",
         default="grpc://localhost:8500",
         metavar="URL",
-        help="where the model is served (default %(default)s); +v2 after the scheme for the Open Inference Protocol",
+        help="where the model is served (default %(default)s); +v2 after the scheme for the Open Inference Protocol, "
+        "whose metadata describe the signature serving_default alone",
     )
     parser.add_argument("--signature", help="signature (default image_bytes for images, else serving_default)")
     which = parser.add_mutually_exclusive_group()
