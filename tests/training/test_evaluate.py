@@ -117,7 +117,7 @@ def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["evaluate", "{tmp}"], 1, "has no run.json"),
+        (["evaluate", "{tmp}"], 2, "has no run.json; expected the folder of a run"),
         (["evaluate", "{run}", "--eval-batch-size", "0"], 2, "eval_batch_size is 0; expected a whole number >= 1"),
         (["infer", "{run}", "--output", "x.txt"], 2, "--output is x.txt; expected a file name that ends in .npz"),
         (["infer", "{run}", "--output", "x.npz", "--data", "absent.npz"], 2, "--data is absent.npz; expected"),

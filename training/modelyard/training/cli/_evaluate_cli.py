@@ -75,10 +75,13 @@ def _parser(name: str, description: str, examples: str) -> argparse.ArgumentPars
 
 
 def _restored(arguments: argparse.Namespace) -> Any:
-    from modelyard.training.run import goal_of, need_record, restore
+    from modelyard.training.run import goal_of, read_record, restore
     from modelyard.training.tasks import make_task
 
-    need_record(arguments.run)
+    if read_record(arguments.run) is None:
+        raise ConfigurationError(
+            f"{arguments.run} has no run.json; expected the folder of a run, such as runs/fashion, or of a checkpoint."
+        )
     task = make_task(str(arguments.run), arguments.assignments)
     return restore(arguments.run, task, goal=None if arguments.best is None else goal_of(arguments.best))
 

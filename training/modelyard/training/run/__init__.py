@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from modelyard.lazy import attach
 from modelyard.training.run._files import replace_file
 from modelyard.training.run._goal import Goal, goal_of
-from modelyard.training.run._identity import RunRecord, need_record, read_record
+from modelyard.training.run._identity import RunRecord, read_record
 from modelyard.training.run._interrupt import InterruptGuard
 from modelyard.training.run._messages import first_line
 from modelyard.training.run._options import (
@@ -69,7 +69,6 @@ __all__ = [
     "first_line",
     "goal_of",
     "make_source",
-    "need_record",
     "predict",
     "read_record",
     "replace_file",
