@@ -8,7 +8,7 @@
      |  |  + InvalidModelSpecError      no model spec, no name, unknown version label
      |  |  + InvalidInputError          missing or extra input, wrong dtype or shape, ragged rows
      |  |  + ImageDecodeError           bytes that are no complete image
-     |  + RequestTooLargeError          more bytes, rows or nesting than the server takes
+     |  + RequestTooLargeError          more bytes, rows or values than the server takes
      |  + ModelNotFoundError            unknown model or version
      |  + ModelNotReadyError            an operation on a version that is not available for inference
      |  + FixedConfigurationError       a change of a configuration that something else decides about
@@ -97,7 +97,7 @@ class ImageDecodeError(InvalidRequestError):
 
 
 class RequestTooLargeError(RequestError):
-    """The request has more bytes, rows or levels of nesting than the server accepts."""
+    """The request has more bytes, rows or values than the server accepts."""
 
 
 class ModelNotFoundError(RequestError):
