@@ -13,7 +13,9 @@ import pytest
 
 from modelyard.artifact import read_manifest, verify_files
 from modelyard.cli import main
+from modelyard.errors import VerificationError
 from modelyard.pipeline import draw_predictions
+from modelyard.pipeline._again import naming_the_command
 
 
 def test_run_shows_every_format_over_both_protocols(tmp_path: Path) -> None:
@@ -124,6 +126,15 @@ def test_what_can_be_known_before_the_training_is_told_before_it(
     assert re.search(message, said.err), said.err
     assert "Training" not in said.err + said.out
     assert not (tmp_path / "run").exists() and not (tmp_path / "repository").exists()
+
+
+def test_an_export_that_fails_names_the_command_that_takes_its_flags() -> None:
+    command = re.escape("modelyard export 'my run' --repository models")
+    with (
+        pytest.raises(VerificationError, match=rf"^Random\. Use --stochastic x\. The training is kept; .*: {command}$"),
+        naming_the_command(Path("my run"), Path("models")),
+    ):
+        raise VerificationError("Random. Use --stochastic x.")
 
 
 def test_the_picture_takes_colours_and_large_images(tmp_path: Path) -> None:

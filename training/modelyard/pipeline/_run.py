@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.artifact import DEFAULT_SIGNATURE
+from modelyard.pipeline._again import naming_the_command
 from modelyard.pipeline._check import IMAGE, IMAGE_BYTES, check_classifier, check_export
 from modelyard.pipeline._compare import Comparison, compare
 from modelyard.pipeline._picture import draw_predictions
@@ -86,7 +87,8 @@ def run_pipeline(options: RunOptions) -> RunReport:
     examples = np.asarray(data.inputs[DEFAULT_SIGNATURE][IMAGE])[order]
     model_dir = options.repository / task.name
     with ProgressBar() as bar:
-        report = training.export(model_dir, data=data, options=export_options, progress=bar)
+        with naming_the_command(run_dir, options.repository):
+            report = training.export(model_dir, data=data, options=export_options, progress=bar)
         expected = _classes(task, examples)
         rows = compare(
             model_dir,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelyard.artifact import check_model_name
 from modelyard.console import quiet_libraries
+from modelyard.pipeline._again import naming_the_command
 from modelyard.training.cli import add_assignments, add_flags, make_command, note, run_command
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _export(options: TuneOptions, result: SearchResult, repository: Path, min_ex
             return f"Exported before: {before['version']}\n"
     training = restore(result.model_dir, task)
     training = replace(training, config={**training.config, **result.values, "tune_trial": result.number})
-    with ProgressBar() as bar:
+    with ProgressBar() as bar, naming_the_command(result.model_dir, repository):
         options_of_export = ExportOptions(min_examples=min_examples)
         count = max(_VERIFY, min_examples)
         report = training.export(model_dir, examples=count, options=options_of_export, progress=bar)
