@@ -61,7 +61,8 @@ def test_a_bad_tf_config_is_an_error(text: str, message: str) -> None:
         (["worker"], "worker:0", "--cluster is 'worker'; expected JOB=HOST:PORT"),
         (["worker=a:1"], None, "--cluster needs --role"),
         (["worker=a:1"], "worker", "--role is 'worker'; expected JOB:INDEX"),
-        ([], "worker:0", "is worker 0, but the cluster has none"),
+        ([], "worker:0", "--role is 'worker:0', and --cluster, whose processes it is one of, is not given"),
+        (["chief=a:1"], "worker:0", "is worker 0, but the cluster has"),
     ],
 )
 def test_bad_flags_are_errors(addresses: list[str], role: str | None, message: str) -> None:

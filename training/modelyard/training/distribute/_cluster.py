@@ -117,4 +117,6 @@ def parse_cluster(addresses: Sequence[str], role: str | None) -> Cluster:
     job, colon, index = role.partition(":")
     if not colon or not index.isdecimal():
         raise ConfigurationError(f"--role is {role!r}; expected JOB:INDEX, such as worker:0.")
+    if not jobs:
+        raise ConfigurationError(f"--role is {role!r}, and --cluster, whose processes it is one of, is not given.")
     return Cluster(addresses=jobs, job=job, index=int(index))
