@@ -247,14 +247,15 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     ("changed", "message"),
     [
         ({"seed": 12}, "is of a run with seed 11; this one has 12"),
-        ({"batch_size": 4}, "is of a run with batch_size 8; this one has 4"),
+        ({"batch_size": 4}, "is of a run with batch_size 8; this one has 4. Use the same value to go on"),
+        ({"loop": "epoch"}, "with another loop than epoch; this one has the loop epoch. Use the same loop to go on"),
     ],
 )
-def test_a_checkpoint_of_other_options_is_an_error(changed: dict[str, int], message: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_other_options_is_an_error(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
     options = replace(OPTIONS, epochs=1, model_dir=tmp_path)
     Trainer(ToyTask(), options).run()
     with pytest.raises(CheckpointError, match=message):
-        Trainer(ToyTask(), replace(options, **changed)).run()  # type: ignore[arg-type]
+        Trainer(ToyTask(), replace(options, **changed)).run()
 
 
 def test_a_checkpoint_of_another_task_is_an_error(tmp_path: Path) -> None:

@@ -155,12 +155,19 @@ def check_task(state: RunState, task: Task, path: Path) -> None:
 
 def check_config(state: RunState, config: Mapping[str, object], path: Path) -> None:
     """Refuses a checkpoint of a run with other options, which could not end with the same numbers."""
-    for key in config:
-        if key != "max_steps" and state.config.get(key) != config[key]:
-            raise CheckpointError(
-                f"The checkpoint {path} is of a run with {key} {state.config.get(key)}; this one has "
-                f"{config[key]}. Use the same value to go on with it, or another model_dir to start anew."
-            )
+    for key, now in config.items():
+        was = state.config.get(key)
+        if key == "max_steps" or was == now:
+            continue
+        said = f"{key} {was}; this one has {now}. Use the same value"
+        if key == "resident":
+            modes = ("another loop than epoch", "the loop epoch")
+            said = f"{modes[bool(was)]}; this one has {modes[bool(now)]}. Use the same loop"
+        elif key == "steps_per_epoch":
+            said = f"{was} steps in an epoch; this one has {now}. Use the same data"
+        raise CheckpointError(
+            f"The checkpoint {path} is of a run with {said} to go on with it, or another model_dir to start anew."
+        )
 
 
 def make_result(
