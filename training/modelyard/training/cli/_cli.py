@@ -247,6 +247,8 @@ def _summary(result: TrainResult, model_dir: Path, drawn: list[Path]) -> str:
         lines.insert(
             0, f"Already at step {result.step:,}; nothing to train. More --max-steps or --epochs go on from it."
         )
+    elif result.resumed_from:
+        lines[0] += f" Went on from step {result.resumed_from:,}."
     if drawn:
         lines.append(f"Pictures: {', '.join(str(path) for path in drawn)}")
     return "\n".join(lines) + "\n"
