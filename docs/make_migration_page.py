@@ -31,8 +31,9 @@ model directories, configuration files, requests, answers and errors are TensorF
   out as Triton's, too: `NAME/1/model.onnx`, `NAME/1/model.savedmodel/` (`config.pbtxt` is not read).
 - **A TFLite file without SignatureDefs for TensorFlow Serving has its own signatures**, where upstream knows only the
   names of its tensors (`serving_default_x`); where it has neither, the names are upstream's. A file with an operation
-  that LiteRT lacks (`ParseExample`, `Flex...`) is refused at loading, by the operation's name. An input has as many axes
-  as the file says, of any size, as upstream; an index out of range is an error, where upstream reads on in memory.
+  that LiteRT lacks (`ParseExample`, `Flex...`) is refused at loading, by the operation's name. Inputs have the
+  sizes that the file says, but for the number of rows: upstream resizes to whatever comes, and reads on in memory where
+  operators rely on a size. An index out of range is an error.
 - **More platforms**: `model_platform` in a configuration file may be `tensorflow`, as upstream, for whatever files a
   version has; or name the runtime: `onnx` (`onnxruntime_onnx`), `tflite`, `openvino`.
 - **Ports are open at once.** While a model's first version is loaded, requests for it are answered UNAVAILABLE (gRPC)

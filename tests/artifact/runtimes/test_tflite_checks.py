@@ -61,9 +61,6 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tf.TensorSpec, ...], list[tuple
         [(X, np.int32(each)) for each in (0, 5, -6)], [(X, np.int32(each)) for each in (6, -7)],
     ),
     "a known column": (lambda x: x[:, 3], (MATRIX,), [(X,), (X[:, :4],)], [(X[:, :3],), (X[:, :0],)]),
-    "a known column of a file of one size": (
-        lambda x: x[1:, 3], (tf.TensorSpec([2, 5], tf.float32),), [(X[:2, :5],), (X,)], [(X[:, :2],)],
-    ),
     "the last row, and a part": (lambda x: x[-2, 1:3], (MATRIX,), [(X,), (X[:2],)], [(X[:1],), (X[:0],)]),
     "two known axes": (lambda x: x[1, -1], (MATRIX,), [(X,), (X[:, :1],)], [(X[:1],), (X[:, :0],)]),
     "a text": (
@@ -142,9 +139,10 @@ def test_an_index_in_a_loop_is_checked() -> None:
         run(X, np.int32(2))
 
 
-def test_another_rank_is_refused() -> None:
-    run = load(convert(lambda x: tf.shape(x)[1] * tf.ones([2], tf.int32), MATRIX))
-    assert run(X).tolist() == [6, 6]
-    for other in (X[0], X[np.newaxis]):
-        with pytest.raises(ValueError, match=r"input 'x0' has the shape \[.*\]; expected 2 axes"):
-            run(other)
+def test_sizes_are_those_of_the_file_but_for_the_rows() -> None:
+    run = load(convert(lambda x: tf.reduce_sum(x, [1, 2]), tf.TensorSpec([1, None, 6], tf.float32)))
+    for x in (X[np.newaxis], np.stack([X[:2]] * 3), np.zeros((0, 4, 6), np.float32)):
+        np.testing.assert_allclose(run(x), x.sum((1, 2)))
+    for x in (X, X[0], X[np.newaxis, :, :5], X[np.newaxis, :, :0], X[np.newaxis, np.newaxis]):
+        with pytest.raises(ValueError, match=r"input 'x0' has the shape \[.*\]; expected \[-1, -1, 6\]"):
+            run(x)

@@ -311,10 +311,9 @@ def test_a_value_that_the_graph_refuses_is_the_callers(lookup_tflite: Path, grap
 
 
 def test_a_column_that_a_request_lacks_is_not_read_from_elsewhere(lookup_tflite: Path) -> None:
-    """The sizes of a file are those of a request: LiteRT resizes, and would read on behind what there is."""
     backend = _load(lookup_tflite)
     for columns in (2, 0):
-        with pytest.raises(InvalidInputError, match="index out of bounds"):
+        with pytest.raises(InvalidInputError, match=r"shape \[1, .\]; expected \[-1, 5\]"):
             backend.run("column", {"x": np.ones((1, columns), np.float32)}, ["y"])
     rows = np.arange(15, dtype=np.float32).reshape(3, 5)
     assert backend.run("column", {"x": rows}, ["y"])["y"].tolist() == [3, 8, 13]

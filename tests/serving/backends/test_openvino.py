@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import logging
+import random
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -180,23 +182,56 @@ def test_a_failure_never_answers_with_the_call_before(fill_onnx: Path, threads: 
     assert backend.run("graph", {"one": one, "shape": np.array([3, 1, 2])}, ["y"])["y"].shape == (3, 1, 2)
 
 
+@pytest.fixture
+def lookup(write_onnx) -> Callable[..., Path]:
+    """Writes a graph that looks ``x`` [n] up in 0 to 9, and gives ``y`` [n]."""
+
+    def write(operation: str) -> Path:
+        places = ["x", "one"] if operation == "GatherND" else ["x"]
+        path: Path = write_onnx(
+            "found",
+            [
+                helper.make_node("Unsqueeze" if len(places) == 2 else "Identity", places, ["places"]),
+                helper.make_node(operation, ["table", "places"], ["y"]),
+            ],
+            {"x": ("int64", ["n"])},
+            {"y": ("float32", ["n"])},
+            constants={"table": np.arange(10, dtype=np.float32), "one": np.array([1])},
+        )
+        return path
+
+    return write
+
+
+def test_failures_beside_other_calls_change_no_answer(lookup) -> None:
+    backend, wrong = _load(lookup("GatherElements"), requests=3), []
+
+    def call(seed: int) -> None:
+        numbers = random.Random(seed)
+        for _ in range(120):
+            fails, rows = numbers.random() < 0.2, numbers.randint(1, 6)
+            places = np.array([99] * rows if fails else [numbers.randrange(10) for _ in range(rows)])
+            try:
+                right = backend.run("graph", {"x": places}, ["y"])["y"].tolist() == places.tolist()
+            except InvalidInputError:
+                right = fails
+            if not right:
+                wrong.append(places)
+
+    threads = [threading.Thread(target=call, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not wrong
+
+
 @pytest.mark.parametrize("requests", [1, 2])
 @pytest.mark.parametrize("operation", ["GatherElements", "GatherND"])
-def test_a_failure_leaves_nothing_to_the_next_calls(write_onnx, operation: str, requests: int) -> None:
+def test_a_failure_leaves_nothing_to_the_next_calls(lookup, operation: str, requests: int) -> None:
     """OpenVINO's operation has the shape of the failed call's answer from then on, or ends the process."""
-    path = write_onnx(
-        "found",
-        [
-            helper.make_node("Unsqueeze", ["x", "one"], ["places"])
-            if operation == "GatherND"
-            else helper.make_node("Identity", ["x"], ["places"]),
-            helper.make_node(operation, ["table", "places"], ["y"]),
-        ],
-        {"x": ("int64", ["n"])},
-        {"y": ("float32", ["n"])},
-        constants={"table": np.arange(10, dtype=np.float32), "one": np.array([1])},
-    )
-    backend = _load(path, requests=requests)
+    backend = _load(lookup(operation), requests=requests)
 
     def call(*places: int) -> list[float]:
         values: list[float] = backend.run("graph", {"x": np.array(places)}, ["y"])["y"].tolist()

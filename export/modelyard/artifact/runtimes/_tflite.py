@@ -93,10 +93,7 @@ class TfliteModel:
     def run(self, graph: str, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Computes a signature; its answers are copies. Raises ValueError and RuntimeError as LiteRT does."""
         for spec in self.signatures[graph].inputs:
-            # An operator may take the rank that the file says for granted. One of no axes may be one that says none.
-            given, expected = inputs[spec.name].shape, spec.shape
-            if expected and len(given) != len(expected):
-                raise ValueError(f"input {spec.name!r} has the shape {list(given)}; expected {len(expected)} axes")
+            _check_shape(spec, inputs[spec.name].shape)
         if graph in self._runners:
             return self._call(self._runners[graph], inputs)
         feeds, fetches = self._details[graph]
@@ -128,6 +125,18 @@ class TfliteModel:
         if 0 in detail["shape"]:
             return np.zeros(detail["shape"], object if detail["dtype"] in (np.bytes_, np.str_) else detail["dtype"])
         return np.array(self._interpreter.get_tensor(detail["index"], graph))
+
+
+def _check_shape(spec: TensorSpec, given: tuple[int, ...]) -> None:
+    """Only the number of rows may be another than the file says.
+
+    Operators take the rest for granted: other sizes made LiteRT (2.3) answer with what is in memory, also the next
+    call, and end the process. No axes may be an unknown number of them.
+    """
+    _, *rest = spec.shape or (0,)
+    fits = len(given) == 1 + len(rest) and all(want in (-1, have) for have, want in zip(given[1:], rest, strict=True))
+    if spec.shape and not fits:
+        raise ValueError(f"input {spec.name!r} has the shape {list(given)}; expected {[-1, *rest]}")
 
 
 def tflite_has_state(content: bytes) -> bool:

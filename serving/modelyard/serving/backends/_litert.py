@@ -35,7 +35,7 @@ class LitertBackend:
     name = "litert"
     on_device = False
     few_shapes: frozenset[str] = frozenset()
-    # Inputs are resized to what comes, as upstream does.
+    # The rows of inputs are as many as come, whatever the file says, as upstream has it.
     checks_shapes = False
 
     def __init__(self, path: Path, *, threads: int, interpreters: int) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import queue
 import re
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 #: What may hold numbers that the CPU plugin has no room for.
 _NARROWED = (np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint32), np.dtype(np.uint64))
 _WHOLE = np.iinfo(np.int32).max
+T = TypeVar("T")
 _BAD_INPUT = re.compile(r"shape|\bind(ex|ices)\b|segment_ids")
 
 
@@ -92,24 +92,31 @@ class OpenVinoBackend:
             _check_rows(name, array, compiled.rows.get(name))
         # Tensors share these arrays but do not keep them alive: they must outlive the inference.
         arrays = {name: np.require(array, requirements=["A", "C", "W"]) for name, array in inputs.items()}
-        with compiled.request() as request:
-            try:
-                for name, array in arrays.items():
-                    request.set_input_tensor(compiled.inputs[name], self._tensor(array, shared_memory=True))
-            except (RuntimeError, TypeError, ValueError) as exc:
-                raise InvalidInputError(
-                    f"OpenVINO refuses the inputs of graph {graph!r}: {short_reason(exc)}."
-                ) from exc
-            try:
-                # Never infer(): with one stream of one thread it drops errors of the graph (2026.4) and leaves the
-                # outputs of the previous call in place, which may be another client's.
-                request.start_async()
-                request.wait()
-            except RuntimeError as exc:
-                # Shapes that fit the inputs but not each other, and indices, are found out on the way.
-                kind = InvalidInputError if _BAD_INPUT.search(str(exc)) else PredictionError
-                raise failure(kind, f"OpenVINO failed on graph {graph!r}: {short_reason(exc)}.") from exc
-            return {name: copy_openvino(request.get_output_tensor(compiled.outputs[name])) for name in outputs}
+        return compiled.call(partial(self._compute, compiled, graph, arrays, outputs))
+
+    def _compute(
+        self,
+        compiled: _Compiled,
+        graph: str,
+        arrays: Arrays,
+        outputs: Sequence[str],
+        request: openvino.InferRequest,
+    ) -> dict[str, npt.NDArray[Any]]:
+        try:
+            for name, array in arrays.items():
+                request.set_input_tensor(compiled.inputs[name], self._tensor(array, shared_memory=True))
+        except (RuntimeError, TypeError, ValueError) as exc:
+            raise InvalidInputError(f"OpenVINO refuses the inputs of graph {graph!r}: {short_reason(exc)}.") from exc
+        try:
+            # Never infer(): with one stream of one thread it drops errors of the graph (2026.4) and leaves the outputs
+            # of the previous call in place, which may be another client's.
+            request.start_async()
+            request.wait()
+        except RuntimeError as exc:
+            # Shapes that fit the inputs but not each other, and indices, are found out on the way.
+            kind = InvalidInputError if _BAD_INPUT.search(str(exc)) else PredictionError
+            raise failure(kind, f"OpenVINO failed on graph {graph!r}: {short_reason(exc)}.") from exc
+        return {name: copy_openvino(request.get_output_tensor(compiled.outputs[name])) for name in outputs}
 
     def interrupt(self, threads: Collection[int] | None = None) -> bool:
         """The runtime cannot."""
@@ -139,30 +146,44 @@ class _Compiled:
         # Of sizes that are known there are none of a call before.
         self._spoils = any(port.partial_shape.is_dynamic for node in graph.model.get_ops() for port in node.outputs())
         self._generation, self._renewing = 0, threading.Lock()
+        #: Under way, by their identity.
+        self._busy: dict[int, openvino.InferRequest] = {}
         self._idle: queue.SimpleQueue[tuple[int, openvino.InferRequest]] = queue.SimpleQueue()
         self._put(made)
 
-    @contextmanager
-    def request(self) -> Iterator[openvino.InferRequest]:
-        """A request that nobody else uses."""
-        generation, request = self._idle.get()
-        while generation != self._generation:
+    def call(self, compute: Callable[[openvino.InferRequest], T]) -> T:
+        """What is computed with a request that nobody else uses.
+
+        An operation that fails keeps the shape of that call's answer, and gives it to a later call that has the shapes
+        of the one before (2026.4): [1, 0, 0, 0] for one row, an error, or the end of the process. So a graph is
+        compiled anew after a failure, and calls that began between a failure and that are made again.
+        """
+        while True:
             generation, request = self._idle.get()
-        try:
-            yield request
-        except (InvalidInputError, PredictionError):
-            if self._spoils:
+            if generation != self._generation:
+                continue
+            others = list(self._busy.values()) if self._spoils else []
+            self._busy[id(request)] = request
+            try:
+                if not _any_failed(others):
+                    try:
+                        result = compute(request)
+                    except (InvalidInputError, PredictionError):
+                        if not self._spoils:
+                            raise
+                        others_failed = generation != self._generation or _any_failed(others)
+                        self._renew(generation)
+                        if not others_failed:
+                            raise
+                        continue
+                    if generation == self._generation and not _any_failed(others):
+                        return result
                 self._renew(generation)
-            raise
-        finally:
-            self._idle.put((generation, request))
+            finally:
+                del self._busy[id(request)]
+                self._idle.put((generation, request))
 
     def _renew(self, generation: int) -> None:
-        """Has the graph compiled anew.
-
-        An operation that fails keeps the shape of that call's answer, and gives it to the next call that has the shapes
-        of the one before (2026.4): [1, 0, 0, 0] for one row, or an error, or the end of the process.
-        """
         with self._renewing:
             if generation != self._generation:
                 return
@@ -178,6 +199,16 @@ class _Compiled:
     def _put(self, requests: Iterable[openvino.InferRequest]) -> None:
         for request in requests:
             self._idle.put((self._generation, request))
+
+
+def _any_failed(requests: Iterable[openvino.InferRequest]) -> bool:
+    """Whether one has ended by an error, which its own thread may not know yet."""
+    for request in requests:
+        try:
+            request.wait_for(0)
+        except RuntimeError:
+            return True
+    return False
 
 
 def _make_requests(
