@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -176,6 +179,26 @@ def test_the_stream_answers_in_order_and_outlives_an_error(stub: Any) -> None:
     assert "Inputs expected to be in the set {x}" in answers[1].error_message
     assert fp32(answers[2].infer_response.raw_output_contents[0]) == [4.0]
     assert answers[2].infer_response.parameters["triton_final_response"].bool_param
+
+
+def test_a_stream_is_answered_without_pauses(stub: Any) -> None:
+    sent = threading.Semaphore()
+
+    def one_after_the_other() -> Iterator[service_pb2.ModelInferRequest]:
+        for _ in range(51):
+            sent.acquire()
+            yield typed_request(2)
+
+    times = []
+    last = time.perf_counter()
+    for answer in stub.ModelStreamInfer(one_after_the_other(), timeout=30):
+        assert not answer.error_message
+        now = time.perf_counter()
+        times.append(now - last)
+        last = now
+        sent.release()
+    # Half of them: others may have the machine in between.
+    assert len(times) == 51 and statistics.median(times) < 0.005
 
 
 def test_each_message_of_a_stream_is_a_request_in_the_metrics(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from modelyard.serving.transports.native._drawn import TICKET, drawn_in
 
 Methods = Mapping[str, AioHandler]
 _ENCODINGS = ("identity", "deflate", "gzip")
-#: How often a stream looks whether its client has read what was sent.
+#: How often a stream looks whether its client has read what was sent before.
 _UNSENT_S = 0.01
 
 
@@ -87,10 +87,10 @@ class Context:
 
     async def write(self, message: object) -> None:
         """Sends one message of a stream, when there is room for it."""
-        self._call.send(_serialized(self._handler, message))
+        # Looking again now and then is enough: before the next message is there, most clients have read the last one.
         while self._call.unsent and not self._call.gone():
-            # Streams here are few and small: looking again now and then is enough.
             await asyncio.sleep(_UNSENT_S)
+        self._call.send(_serialized(self._handler, message))
 
 
 class Calls:
