@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import statistics
 import threading
 import time
@@ -169,16 +170,27 @@ def test_classification(client: triton.InferenceServerClient) -> None:
 
 
 def test_the_stream_answers_in_order_and_outlives_an_error(stub: Any) -> None:
-    final = typed_request(4, id="c")
-    final.parameters["triton_enable_empty_final_response"].bool_param = True
+    empty = typed_request(4, id="c")
+    empty.parameters["triton_enable_empty_final_response"].bool_param = True
     wrong = typed_request(1, id="b")
     wrong.inputs[0].name = "z"
-    answers = list(stub.ModelStreamInfer(iter([typed_request(2, id="a"), wrong, final]), timeout=30))
+    answers = list(stub.ModelStreamInfer(iter([typed_request(2, id="a"), wrong, empty]), timeout=30))
     assert [answer.infer_response.id for answer in answers] == ["a", "b", "c"]
     assert [bool(answer.error_message) for answer in answers] == [False, True, False]
     assert "Inputs expected to be in the set {x}" in answers[1].error_message
     assert fp32(answers[2].infer_response.raw_output_contents[0]) == [4.0]
-    assert answers[2].infer_response.parameters["triton_final_response"].bool_param
+
+
+def test_each_answer_of_a_stream_is_the_last_of_its_request(client: triton.InferenceServerClient) -> None:
+    answers: queue.Queue[triton.InferResult] = queue.Queue()
+    client.start_stream(lambda result, error: answers.put(error or result))
+    tensor = triton.InferInput("x", [1], "FP32")
+    tensor.set_data_from_numpy(np.array([2], np.float32))
+    for enable in (False, True):
+        client.async_stream_infer("half", [tensor], enable_empty_final_response=enable)
+        response = answers.get(timeout=30).get_response()
+        assert response.parameters["triton_final_response"].bool_param
+        assert list(response.parameters) == ["triton_final_response"]
 
 
 def test_a_stream_is_answered_without_pauses(stub: Any) -> None:

@@ -18,12 +18,7 @@ from modelyard.serving.access import Access, Scope, admitted
 from modelyard.serving.handlers.grpc import caller_of
 from modelyard.serving.handlers.oip._arrays import array_to_raw, check_shape, contents_to_array, raw_to_array
 from modelyard.serving.handlers.oip._logging import change_log_settings
-from modelyard.serving.handlers.oip._parameters import (
-    FINAL_RESPONSE_PARAMETER,
-    classification_of,
-    flag_of,
-    refuse_shared_memory,
-)
+from modelyard.serving.handlers.oip._parameters import classification_of, flag_of, refuse_shared_memory
 from modelyard.serving.handlers.oip._service import EXTENSIONS, SERVER_NAME, OipService, collect_inputs
 from modelyard.serving.handlers.oip._types import InferRequest, InferResult, Parameter, RequestedOutput
 from modelyard.serving.metrics import Metrics
@@ -32,6 +27,7 @@ from modelyard.serving.transports.grpc import Context, Guard, Handler, failure_o
 from modelyard.wire import INFERENCE_SERVICE, grpc_status_of, inference_pb2
 
 _STREAM = "ModelStreamInfer"
+#: Told of every answer: clients of models that answer several times wait for it, and each request has one answer here.
 _FINAL = "triton_final_response"
 
 
@@ -120,8 +116,7 @@ class OipGrpc:
             with guard.admit(caller, message) as ticket:
                 admitted.set(ticket)
                 answer.infer_response.CopyFrom(await self._service.infer(_request_of(message, context), infer_response))
-            if FINAL_RESPONSE_PARAMETER in message.parameters:
-                answer.infer_response.parameters[_FINAL].bool_param = True
+            answer.infer_response.parameters[_FINAL].bool_param = True
         except DecodeError as exc:
             code = "INVALID_ARGUMENT"
             answer.error_message = f"The message is not an inference.ModelInferRequest: {exc}"
