@@ -52,11 +52,19 @@ def client(half_server: RunningServer) -> Iterator[triton.InferenceServerClient]
         yield client
 
 
-def test_health_is_told_without_a_body(half_server: RunningServer) -> None:
-    for path in ("/v2/health/live", "/v2/health/ready", f"{MODEL}/ready", f"{MODEL}/versions/7/ready"):
-        assert call(half_server, "GET", path)[::2] == (200, b"")
-    for path in (f"{MODEL}/versions/8/ready", "/v2/models/nobody/ready"):
-        assert call(half_server, "GET", path)[::2] == (400, b"")
+def test_health_is_told_by_status_and_body(half_server: RunningServer, client: triton.InferenceServerClient) -> None:
+    for path, expected in (
+        ("/v2/health/live", (200, {"live": True})),
+        ("/v2/health/ready", (200, {"ready": True})),
+        (f"{MODEL}/ready", (200, {"name": "half", "ready": True})),
+        (f"{MODEL}/versions/7/ready", (200, {"name": "half", "ready": True})),
+        (f"{MODEL}/versions/8/ready", (400, {"error": 'Model "half" version 8 is not ready.'})),
+        ("/v2/models/nobody/ready", (400, {"error": 'Model "nobody" is not ready.'})),
+    ):
+        status, headers, body = call(half_server, "GET", path)
+        assert (status, json.loads(body), headers["content-type"]) == (*expected, "application/json")
+    assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("half")
+    assert not client.is_model_ready("half", "8") and not client.is_model_ready("nobody")
 
 
 def test_metadata(half_server: RunningServer, client: triton.InferenceServerClient) -> None:
@@ -448,5 +456,6 @@ def test_a_model_that_does_not_load_makes_the_server_unready(tmp_path: Path) -> 
         (entry,) = json.loads(server.post("/v2/repository/index", b"{}")[1])
         assert (entry["version"], entry["state"]) == ("1", "UNAVAILABLE")
         assert server.post("/v2/repository/index", b'{"ready": true}') == (200, "[]")
-        assert call(server, "GET", "/v2/health/ready")[::2] == (400, b"")
-        assert call(server, "GET", "/v2/health/live")[::2] == (200, b"")
+        status, _, text = call(server, "GET", "/v2/health/ready")
+        assert (status, "The server is not ready" in json.loads(text)["error"]) == (400, True)
+        assert call(server, "GET", "/v2/health/live")[::2] == (200, b'{"live": true}')

@@ -147,14 +147,18 @@ class OipRest:
         return _document({"name": SERVER_NAME, "version": self._service.version, "extensions": list(EXTENSIONS)})
 
     async def _live(self, _: HttpRequest, __: Sequence[str]) -> Answer:
-        return _empty(ok=True)
+        return _document({"live": True})
 
     async def _ready(self, _: HttpRequest, __: Sequence[str]) -> Answer:
-        return _empty(ok=self._service.ready())
+        if self._service.ready():
+            return _document({"ready": True})
+        return _error(400, "The server is not ready: some model that is meant to be loaded cannot answer yet.")
 
     async def _model_ready(self, _: HttpRequest, groups: Sequence[str]) -> Answer:
         name, version = groups
-        return _empty(ok=self._service.model_ready(name, version))
+        if self._service.model_ready(name, version):
+            return _document({"name": name, "ready": True})
+        return _error(400, f"Model {quote(name)}{version and f' version {version}'} is not ready.")
 
     async def _model_metadata(self, request: HttpRequest, groups: Sequence[str]) -> Answer:
         name, version = groups
@@ -192,7 +196,7 @@ class OipRest:
         if not isinstance(parameters, dict):
             raise InvalidRequestError(f"'parameters' is {quote(parameters)}; expected an object.")
         await control(name, list(parameters), repository=repository)
-        return _empty(ok=True)
+        return Answer(status=200, body=b"", headers=[])
 
     async def _infer(self, request: HttpRequest, groups: Sequence[str]) -> Answer:
         name, version = groups
@@ -243,7 +247,3 @@ def _document(value: object) -> Answer:
 def _error(status: int, text: str) -> Answer:
     body = json.dumps({"error": text}, ensure_ascii=False).encode("utf-8", "replace")
     return Answer(status=status, body=body, headers=[JSON])
-
-
-def _empty(*, ok: bool) -> Answer:
-    return Answer(status=200 if ok else 400, body=b"", headers=[])

@@ -66,10 +66,10 @@ _PAGES: Mapping[str, tuple[str, Schema]] = {
 #: By operation of :data:`ROUTES`: summary, request and answer; no answer where the status says it all.
 _V2_OPERATIONS: Mapping[str, tuple[str, str, str]] = {
     "server_metadata": ("Name, version and extensions of the server.", "", "ServerMetadata"),
-    "live": ("Whether the process runs.", "", ""),
-    "ready": ("Whether every model that is meant to be loaded can answer.", "", ""),
+    "live": ("Whether the process runs.", "", "Live"),
+    "ready": ("Whether every model that is meant to be loaded can answer.", "", "Ready"),
     "statistics": ("Requests, batches, and where their time went.", "", "Statistics"),
-    "model_ready": ("Whether a model, or one version of it, can answer.", "", ""),
+    "model_ready": ("Whether a model, or one version of it, can answer.", "", "ModelReady"),
     "infer": ("Call a signature.", "InferRequest", "InferAnswer"),
     "model_config": ("A model's configuration in Triton's form.", "", "V2ModelConfig"),
     "model_metadata": ("Versions, inputs and outputs of a model.", "", "V2ModelMetadata"),

@@ -299,6 +299,9 @@ COMPONENTS: dict[str, Schema] = {
         },
         optional=("id", "parameters"),
     ),
+    "Live": object_of({"live": {"type": "boolean"}}),
+    "Ready": object_of({"ready": {"type": "boolean"}}),
+    "ModelReady": object_of({"name": _TEXT, "ready": {"type": "boolean"}}),
     "Duration": _DURATION,
     "Statistics": object_of(
         {

@@ -29,7 +29,9 @@ class SageMakerApp:
 
     async def answer(self, request: HttpRequest) -> Answer:
         path = self._path(request.path, request.headers)
-        return await self._app.answer(request if path == request.path else replace(request, path=path))
+        answer = await self._app.answer(request if path == request.path else replace(request, path=path))
+        # The guide asks for an empty body.
+        return Answer(status=200, body=b"", headers=[]) if request.path == "/ping" and answer.status == 200 else answer
 
     def _path(self, path: str, headers: Mapping[str, str]) -> str:
         if path == "/ping":
