@@ -17,6 +17,7 @@ from tests.support.server import RunningServer, serve
 
 SERVICES = (
     "",
+    "inference.GRPCInferenceService",
     "ModelService",
     "PredictionService",
     "tensorflow.serving.ModelService",

@@ -17,6 +17,7 @@ _UNKNOWN = int(health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
 #: Upstream's unqualified names beside the full ones.
 _SERVICES = (
     "",
+    "inference.GRPCInferenceService",
     "ModelService",
     "PredictionService",
     "tensorflow.serving.ModelService",
