@@ -15,6 +15,8 @@ import pytest
 from modelyard.serving import parse_flags
 from tests.deploy.conftest import DEPLOY, documents
 from tests.deploy.openapi_models import Model, PackageNotFoundError, check, models
+from tests.support.models import publish_affine
+from tests.support.server import serve
 
 KSERVE = sorted((DEPLOY / "kserve").glob("*.yaml"))
 KUBEFLOW = sorted((DEPLOY / "kubeflow").glob("*.yaml"))
@@ -91,6 +93,20 @@ def test_runtimes_start_the_server_where_kserve_expects_it() -> None:
         assert (model.name, str(model.base_path)) == ("fashion", "/mnt/models")
         assert {port["containerPort"] for port in container["ports"]} == {options.rest_api_port}
         assert container["readinessProbe"]["httpGet"]["port"] == options.rest_api_port
+
+
+def test_a_model_may_come_after_the_server(tmp_path: Path) -> None:
+    publish_affine(tmp_path / "image", slope=2.0, intercept=0.0)
+    ((container,),) = [document["spec"]["containers"] for document in documents(DEPLOY / "kserve" / "runtime.yaml")]
+    place = tmp_path / "mnt" / "models"
+    place.parent.mkdir()
+    own = ("--port", "--rest_api_port", "--model_name", "--model_base_path")
+    flags = [flag for flag in container["args"] if not flag.startswith(own)]
+    with serve(place, model="fashion", log_dir=tmp_path, flags=flags, wait=False) as server:
+        server.wait_until(lambda: "cannot be read" in server.log_text(), 60, "looked for")
+        assert server.get("/v2/health/ready")[0] == 400
+        place.symlink_to(tmp_path / "image")
+        server.wait_until(lambda: server.get("/v2/health/ready")[0] == 200, 10, "ready")
 
 
 def test_the_example_names_a_runtime_that_takes_it() -> None:
