@@ -117,6 +117,21 @@ def test_id_and_parameters_are_echoed(half_server: RunningServer) -> None:
     }
 
 
+def test_what_may_be_left_out_may_be_null(half_server: RunningServer) -> None:
+    whole = {"id": None, "parameters": None, "outputs": None, "inputs": [x_input([2], [1], parameters=None)]}
+    for body in (
+        whole,
+        *({"inputs": [x_input([2], [1])], name: None} for name in ("id", "parameters", "outputs")),
+        {"inputs": [x_input([2], [1])], "outputs": [{"name": "y", "parameters": None}]},
+    ):
+        status, answer = infer(half_server, body)
+        assert (status, answer["outputs"][0]["data"], "id" in answer) == (200, [3.0], False), body
+    data, headers = binary(4, struct.pack("<f", 2.0), data=None)
+    assert call(half_server, "POST", f"{MODEL}/infer", data, headers)[0] == 200
+    status, answer = infer(half_server, {"inputs": [x_input(None, [1])]})
+    assert (status, "neither 'data' nor" in answer["error"]) == (400, True)
+
+
 def test_nested_and_flat_data_mean_the_same(half_server: RunningServer) -> None:
     flat = infer(half_server, {"inputs": [x_input([1, 2, 3, 4], [2, 2])]})
     nested = infer(half_server, {"inputs": [x_input([[1, 2], [3, 4]], [2, 2])]})

@@ -52,8 +52,13 @@ def read_call(body: bytes, json_length: str | None, model: str, version: str, *,
 
 
 def infer_request(document: Mapping[str, object], tail: memoryview, *, model: str, version: str) -> InferRequest:
-    """Reads a request; its tensors are decoded later, on a worker thread."""
-    request_id = document.get("id", "")
+    """Reads a request; its tensors are decoded later, on a worker thread.
+
+    What may be left out may also be null, as KServe's server has it.
+    """
+    request_id = document.get("id")
+    if request_id is None:
+        request_id = ""
     if not isinstance(request_id, str):
         raise InvalidRequestError(f"'id' is {quote(request_id)}; expected a string.")
     parameters = _parameters(document, "the request")
@@ -137,10 +142,10 @@ def _input(item: Mapping[str, object], rest: memoryview) -> tuple[str, Callable[
     parameters = _parameters(item, f"input {name!r}")
     refuse_shared_memory(parameters, f"input {name!r}")
     if _BINARY_SIZE not in parameters:
-        if "data" not in item:
+        if item.get("data") is None:
             raise InvalidRequestError(f"Input {name!r} has neither 'data' nor the parameter {_BINARY_SIZE!r}.")
         return name, partial(json_to_array, item["data"], datatype, sizes, tensor=name), 0
-    if "data" in item:
+    if item.get("data") is not None:
         raise InvalidRequestError(f"Input {name!r} has both 'data' and the parameter {_BINARY_SIZE!r}; expected one.")
     size = parameters[_BINARY_SIZE]
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
@@ -199,9 +204,9 @@ def _raw_input(body: bytes, spec: TensorSpec) -> npt.NDArray[Any]:
 
 
 def _objects(document: Mapping[str, object], key: str, *, required: bool) -> list[dict[str, object]]:
-    if key not in document and not required:
-        return []
     value = document.get(key)
+    if value is None and not required:
+        return []
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise InvalidRequestError(f"Unable to parse {key!r}: received {quote(value)}; expected a list of objects.")
     return value
@@ -215,7 +220,9 @@ def _text(item: Mapping[str, object], key: str, owner: str) -> str:
 
 
 def _parameters(item: Mapping[str, object], owner: str) -> dict[str, Parameter]:
-    value = item.get("parameters", {})
+    value = item.get("parameters")
+    if value is None:
+        return {}
     if not isinstance(value, dict) or not all(isinstance(entry, bool | int | float | str) for entry in value.values()):
         raise InvalidRequestError(
             f"'parameters' of {owner} is {quote(value)}; expected an object of strings, numbers and booleans."

@@ -43,6 +43,10 @@ def list_of(items: Schema, **more: Any) -> Schema:
     return {"type": "array", "items": items, **more}
 
 
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
 def _value(dtype: str, *, sent: bool) -> Schema:
     """One element of a tensor, in version 1 of the API."""
     if dtype in _INTEGERS:
@@ -129,19 +133,24 @@ def infer_request(signatures: Mapping[str, Signature], datatypes: Mapping[str, s
                     "datatype": {"const": datatypes[spec.dtype]},
                     "shape": _shape(spec.shape),
                     "data": {"type": "array"},
-                    "parameters": {"type": "object"},
+                    "parameters": _or_null({"type": "object"}),
                 },
                 optional=("parameters",),
             )
             for spec in signature.inputs
         ]
         chosen: dict[str, Schema] = {
-            "id": _TEXT,
+            "id": _or_null(_TEXT),
             "inputs": list_of({"anyOf": tensors}, minItems=len(tensors), maxItems=len(tensors)),
-            "outputs": list_of(
-                object_of(
-                    {"name": {"enum": [spec.name for spec in signature.outputs]}, "parameters": {"type": "object"}},
-                    optional=("parameters",),
+            "outputs": _or_null(
+                list_of(
+                    object_of(
+                        {
+                            "name": {"enum": [spec.name for spec in signature.outputs]},
+                            "parameters": _or_null({"type": "object"}),
+                        },
+                        optional=("parameters",),
+                    )
                 )
             ),
         }
@@ -280,11 +289,11 @@ COMPONENTS: dict[str, Schema] = {
     "V2ModelConfig": object_of({"name": _TEXT}, description="Triton's ModelConfig as JSON."),
     "InferRequest": object_of(
         {
-            "id": _TEXT,
-            "parameters": _PARAMETERS,
+            "id": _or_null(_TEXT),
+            "parameters": _or_null(_PARAMETERS),
             "inputs": list_of(_TENSOR),
-            "outputs": list_of(
-                object_of({"name": _TEXT, "parameters": _PARAMETERS}, optional=("parameters",)),
+            "outputs": _or_null(
+                list_of(object_of({"name": _TEXT, "parameters": _or_null(_PARAMETERS)}, optional=("parameters",)))
             ),
         },
         optional=("id", "parameters", "outputs"),
