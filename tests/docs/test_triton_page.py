@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from onnx import TensorProto, helper, save
 
+from modelyard.errors import ConfigurationError
+from modelyard.serving import parse_flags
 from modelyard.serving.config import FLAGS
 from tests.support.pages import ROOT, blocks
 from tests.support.server import serve
@@ -43,6 +46,15 @@ def test_the_page_runs(tmp_path: Path) -> None:
             assert f"# TYPE {name} " in said
         for program in blocks(PAGE, "python"):
             assert run(sys.executable, "-c", program).split() == ["[[2.", "4.", "6.]]"] * 2
+
+
+def test_unknown_flags_are_answered_with_those_of_the_table() -> None:
+    rows = re.findall(r"^\| ((?:`--[a-z-]+`(?:, )?)+) \| .*?`(--[a-z_]+)", TEXT, re.MULTILINE)
+    pairs = [(flag, here) for flags, here in rows for flag in re.findall(r"--[a-z-]+", flags)]
+    assert ("--http-port", "--rest_api_port") in pairs and len(pairs) == 9
+    for flag, here in pairs:
+        with pytest.raises(ConfigurationError, match=f"^Unknown argument {flag}. Did you mean {here}\\?$"):
+            parse_flags([f"{flag}=1"])
 
 
 def test_the_flags() -> None:

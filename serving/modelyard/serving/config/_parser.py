@@ -50,6 +50,16 @@ _TITLES = {
     "ignored": "TensorFlow Serving's flags that have no effect here",
 }
 
+#: Flags of Triton by what is called otherwise here: of the names here, another would be the nearest.
+_TRITON = {
+    "--exit-timeout-secs": "--drain_seconds",
+    "--grpc-port": "--port",
+    "--http-port": "--rest_api_port",
+    "--load-model": "--model_config_file",
+    "--log-verbose": "--log_level",
+    "--metrics-port": "--rest_api_port",
+    "--repository-poll-secs": "--file_system_poll_wait_seconds",
+}
 #: Files that name files.
 _MAX_FILES = 8
 
@@ -147,7 +157,8 @@ def _finite(text: str) -> float:
 def _unknown(argument: str) -> str:
     name = argument.split("=")[0]
     near = difflib.get_close_matches(name, [f"--{flag.name}" for flag in FLAGS], n=1)
-    hint = f" Did you mean {near[0]}?" if near else " See --help for the flags there are."
+    meant = _TRITON.get(name) or "".join(near)
+    hint = f" Did you mean {meant}?" if meant else " See --help for the flags there are."
     return f"Unknown argument {name}.{hint}"
 
 
