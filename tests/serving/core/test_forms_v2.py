@@ -263,14 +263,13 @@ def check_grpc(body: bytes, signature: Signature) -> bool:
     read = FORMS.read_v2_grpc(body, described(signature))
     if read is None:
         return False
-    model, version, request_id, named, final, outputs, tensors = read
+    model, version, request_id, named, outputs, tensors = read
     message = inference_pb2.ModelInferRequest.FromString(body)
     call = infer_request(message)
     request = predict_request(call)
     spec = request.spec
     assert (model, version, named or "", request_id) == (spec.name, spec.version, spec.signature, call.id)
     assert (tuple(outputs), named is not None) == (request.output_filter, "signature_name" in call.parameters)
-    assert final == ("triton_enable_empty_final_response" in message.parameters)
     assert not any(output.classification for output in call.outputs)
     return check_read(tensors, lambda: request.inputs(signature), signature)
 
@@ -345,15 +344,4 @@ def test_grpc_answers_are_written_byte_for_byte() -> None:
         request = InferRequest(inputs=lambda _: {}, **echo)
         expected = infer_response(infer_result(request, Prediction(spec=spec, outputs=part)))
         answer, outputs = described_answer(echo, version), outputs_of(arrays, dtypes)
-        options = {"rows": rows, "final_response": rng.random() < 0.5}
-        written = FORMS.write_v2_grpc(answer, outputs, stream=False, **{**options, "final_response": False})
-        assert written == expected.SerializeToString()
-        streamed = inference_pb2.ModelStreamInferResponse(infer_response=expected)
-        if options["final_response"]:
-            streamed.infer_response.parameters["triton_final_response"].bool_param = True
-        written = FORMS.write_v2_grpc(answer, outputs, stream=True, **options)
-        # Protobuf writes the entries of a map in no particular order.
-        if len(streamed.infer_response.parameters) > 1:
-            assert inference_pb2.ModelStreamInferResponse.FromString(written) == streamed
-        else:
-            assert written == streamed.SerializeToString()
+        assert FORMS.write_v2_grpc(answer, outputs, rows=rows) == expected.SerializeToString()

@@ -143,41 +143,35 @@ pub(crate) mod forms {
         }))
     }
 
-    /// Model, version, id, signature, whether a last answer is marked, outputs and tensors of a request.
+    /// Model, version, id, signature, outputs and tensors of a request.
     #[pyfunction]
     #[allow(clippy::type_complexity)]
     fn read_v2_grpc<'py>(
         py: Python<'py>,
         body: Vec<u8>,
         inputs: Inputs,
-    ) -> PyResult<Option<(String, Option<i64>, String, Option<String>, bool, Vec<String>, Read<'py>)>> {
+    ) -> PyResult<Option<(String, Option<i64>, String, Option<String>, Vec<String>, Read<'py>)>> {
         let (body, signature) = (Bytes::from(body), signature(inputs)?);
         let read = v2_grpc::head(&body).and_then(|head| Some((head.read(&signature)?, head)));
         Ok(read.map(|(read, head)| {
             let outputs = head.outputs.iter().map(ToString::to_string).collect();
             let (signature, read) = (head.signature.map(Into::into), tensors(py, &read));
-            (head.model.into(), head.version, head.id.into(), signature, head.final_response, outputs, read)
+            (head.model.into(), head.version, head.id.into(), signature, outputs, read)
         }))
     }
 
     #[pyfunction]
-    #[pyo3(signature = (answer, outputs, *, rows, stream, final_response))]
+    #[pyo3(signature = (answer, outputs, *, rows))]
     fn write_v2_grpc<'py>(
         py: Python<'py>,
         answer: Answer,
         outputs: Outputs,
         rows: Rows,
-        stream: bool,
-        final_response: bool,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let ends = ends(&outputs)?;
         let (answer, outputs, rows) = (echoed(&answer), views(&outputs, &ends)?, range(rows));
         let mut out = Vec::new();
-        let written = if stream {
-            v2_grpc::write_stream(&mut out, &answer, &outputs, rows.as_ref(), final_response)
-        } else {
-            v2_grpc::write(&mut out, &answer, &outputs, rows.as_ref())
-        };
+        let written = v2_grpc::write(&mut out, &answer, &outputs, rows.as_ref());
         Ok(written.then(|| PyBytes::new(py, &out)))
     }
 }

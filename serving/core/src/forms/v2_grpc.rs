@@ -21,8 +21,6 @@ pub struct Head<'a> {
     pub id: &'a str,
     /// The parameter of that name, which is echoed; `None` where there is none, and the default is meant.
     pub signature: Option<&'a str>,
-    /// Whether a stream's answer says that it is the request's last.
-    pub final_response: bool,
     /// Empty for all.
     pub outputs: List<&'a str>,
     body: &'a Bytes,
@@ -47,16 +45,8 @@ enum Parameter<'a> {
 
 /// Reads all of a request but the values of its tensors.
 pub fn head(body: &Bytes) -> Option<Head<'_>> {
-    let mut head = Head {
-        model: "",
-        version: None,
-        id: "",
-        signature: None,
-        final_response: false,
-        outputs: List::new(),
-        body,
-        inputs: List::new(),
-    };
+    let mut head =
+        Head { model: "", version: None, id: "", signature: None, outputs: List::new(), body, inputs: List::new() };
     let mut raw = List::new();
     let mut fields = Fields(body);
     while !fields.is_empty() {
@@ -66,8 +56,8 @@ pub fn head(body: &Bytes) -> Option<Head<'_>> {
             (3, Value::Bytes(id)) => head.id = text(id)?,
             (4, Value::Bytes(entry)) => match read_parameter(entry)? {
                 ("signature_name", Parameter::Text(name)) if head.signature.is_none() => head.signature = Some(name),
-                // Whatever it says.
-                ("triton_enable_empty_final_response", Parameter::Flag) => head.final_response = true,
+                // For streams, whatever it says.
+                ("triton_enable_empty_final_response", Parameter::Flag) => {}
                 _ => return None,
             },
             (5, Value::Bytes(input)) => push(&mut head.inputs, read_input(input)?)?,
@@ -221,35 +211,10 @@ fn narrowed(data: &[u8], size: usize, negative: u8) -> Option<Bytes> {
 /// # Returns
 /// Whether the outputs have these rows; nothing is written where not.
 pub fn write(out: &mut Vec<u8>, answer: &Answer<'_>, outputs: &[OutputView<'_>], rows: Option<&Range<usize>>) -> bool {
-    put(out, answer, outputs, rows, false).is_some()
+    put(out, answer, outputs, rows).is_some()
 }
 
-/// Writes an answer in the stream: `inference.ModelStreamInferResponse`; else as [`write`].
-///
-/// # Arguments
-/// * `final_response`: the answer says that it is the request's last.
-pub fn write_stream(
-    out: &mut Vec<u8>,
-    answer: &Answer<'_>,
-    outputs: &[OutputView<'_>],
-    rows: Option<&Range<usize>>,
-    final_response: bool,
-) -> bool {
-    let mut response = Vec::new();
-    let written = put(&mut response, answer, outputs, rows, final_response).is_some();
-    if written {
-        put_bytes(out, 2 << 3 | 2, &response);
-    }
-    written
-}
-
-fn put(
-    out: &mut Vec<u8>,
-    answer: &Answer<'_>,
-    outputs: &[OutputView<'_>],
-    rows: Option<&Range<usize>>,
-    final_response: bool,
-) -> Option<()> {
+fn put(out: &mut Vec<u8>, answer: &Answer<'_>, outputs: &[OutputView<'_>], rows: Option<&Range<usize>>) -> Option<()> {
     let parts = outputs.iter().map(|output| output.part(rows)).collect::<Option<List<_>>>()?;
     put_text(out, 1 << 3 | 2, answer.model);
     put_text(out, 2 << 3 | 2, itoa::Buffer::new().format(answer.version));
@@ -258,9 +223,6 @@ fn put(
         let mut value = Vec::with_capacity(bytes_size(signature.len()));
         put_bytes(&mut value, 3 << 3 | 2, signature.as_bytes());
         put_parameter(out, "signature_name", &value);
-    }
-    if final_response {
-        put_parameter(out, "triton_final_response", &[1 << 3, 1]);
     }
     for part in &parts {
         put_tensor(out, part);

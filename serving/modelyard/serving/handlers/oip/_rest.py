@@ -152,7 +152,7 @@ class OipRest:
     async def _ready(self, _: HttpRequest, __: Sequence[str]) -> Answer:
         if self._service.ready():
             return _document({"ready": True})
-        return _error(400, "The server is not ready: some model that is meant to be loaded cannot answer yet.")
+        return _error(400, "The server is not ready: a model that it is to load cannot answer, or it is stopping.")
 
     async def _model_ready(self, _: HttpRequest, groups: Sequence[str]) -> Answer:
         name, version = groups
