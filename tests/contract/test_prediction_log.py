@@ -229,7 +229,8 @@ def test_a_share_is_chosen_and_the_rest_is_the_core_s(tmp_path: Path) -> None:
 
 def test_the_files_are_whole_though_another_model_computes_at_the_stop(tmp_path: Path) -> None:
     publish_affine(tmp_path / "affine", slope=2.0, intercept=0.0)
-    publish_slow(tmp_path / "slow", loops=20_000)
+    # Longer than the stop waits, also on a machine that does ten loops in a millisecond.
+    publish_slow(tmp_path / "slow", loops=60_000)
     (tmp_path / "logs").mkdir()
     config = tmp_path / "models.config"
     models = logged("affine", tmp_path / "affine", tmp_path / "logs" / "a", 1.0), model_text("slow", tmp_path / "slow")
@@ -239,7 +240,7 @@ def test_the_files_are_whole_though_another_model_computes_at_the_stop(tmp_path:
         serve(None, model="affine", log_dir=tmp_path, flags=flags) as server,
         ThreadPoolExecutor(1) as pool,
     ):
-        server.wait_until(lambda: available(server, "affine") and available(server, "slow"), 60, "slow")
+        server.wait_until(lambda: available(server, "affine") and available(server, "slow"), 150, "slow")
         for _ in range(5):
             assert server.post("/v1/models/affine:predict", b'{"instances": [1.0]}')[0] == 200
         process = psutil.Process(server.process.pid)

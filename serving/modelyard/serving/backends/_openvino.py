@@ -162,26 +162,35 @@ class _Compiled:
             generation, request = self._idle.get()
             if generation != self._generation:
                 continue
-            others = list(self._busy.values()) if self._spoils else []
             self._busy[id(request)] = request
             try:
-                if not _any_failed(others):
+                if self._is_sound(generation, request):
                     try:
                         result = compute(request)
                     except (InvalidInputError, PredictionError):
-                        if not self._spoils:
-                            raise
-                        others_failed = generation != self._generation or _any_failed(others)
-                        self._renew(generation)
-                        if not others_failed:
+                        sound = self._is_sound(generation, request)
+                        if self._spoils:
+                            self._renew(generation)
+                        if sound:
                             raise
                         continue
-                    if generation == self._generation and not _any_failed(others):
+                    if self._is_sound(generation, request):
                         return result
                 self._renew(generation)
             finally:
+                # Who fails is among these until the generation says so.
                 del self._busy[id(request)]
                 self._idle.put((generation, request))
+
+    def _is_sound(self, generation: int, own: openvino.InferRequest) -> bool:
+        """Whether no other call of a generation has failed, which the other's own thread may not know yet."""
+        for request in list(self._busy.values()) if self._spoils else ():
+            try:
+                if request is not own:
+                    request.wait_for(0)
+            except RuntimeError:
+                return False
+        return generation == self._generation
 
     def _renew(self, generation: int) -> None:
         with self._renewing:
@@ -199,16 +208,6 @@ class _Compiled:
     def _put(self, requests: Iterable[openvino.InferRequest]) -> None:
         for request in requests:
             self._idle.put((self._generation, request))
-
-
-def _any_failed(requests: Iterable[openvino.InferRequest]) -> bool:
-    """Whether one has ended by an error, which its own thread may not know yet."""
-    for request in requests:
-        try:
-            request.wait_for(0)
-        except RuntimeError:
-            return True
-    return False
 
 
 def _make_requests(
