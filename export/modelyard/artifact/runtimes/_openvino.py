@@ -1,4 +1,4 @@
-"""OpenVINO's entry point, which a process must never give back."""
+"""What exporters and servers share about OpenVINO, and what its graphs need of requests."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ TensorFlow does on a GPU; ``lookup_sizes`` is for those.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -59,7 +59,7 @@ def _keep_order(ops: Any, node: Any) -> bool:
 
 def _check_elements(ops: Any, node: Any, *, from_end: bool) -> bool:
     """Of what is written along one axis, the last input."""
-    if _is_constant(node, 1):
+    if _is_constant(node):
         return False
     size = ops.gather(ops.shape_of(node.input_value(0)), ops.convert(node.input_value(3), "i64"), _constant(ops, 0))
     return _check_index(ops, node, ops.negative(size) if from_end else _constant(ops, 0), size)
@@ -73,13 +73,8 @@ def _check_places(ops: Any, node: Any) -> bool:
     return _check_index(ops, node, ops.negative(sizes), sizes)
 
 
-def _check_segments(ops: Any, node: Any) -> bool:
-    """Of SegmentMax, which leaves out what is too large by itself."""
-    return _check_index(ops, node, _constant(ops, 0), _constant(ops, 1 << 62))
-
-
-def _check_lengths(ops: Any, node: Any) -> bool:
-    """Of CTCGreedyDecoderSeqLen, which refuses what is too large by itself."""
+def _check_not_negative(ops: Any, node: Any) -> bool:
+    """Of segments of SegmentMax and lengths of CTCGreedyDecoderSeqLen: they see to what is too large themselves."""
     return _check_index(ops, node, _constant(ops, 0), _constant(ops, 1 << 62))
 
 
@@ -88,33 +83,32 @@ def _check_boxes(ops: Any, node: Any) -> bool:
     boxes = node.input_value(1)
     count = ops.gather(ops.shape_of(node.input_value(0)), _constant(ops, 0), _constant(ops, 0))
     image = ops.convert(ops.gather(boxes, _constant(ops, [0]), _constant(ops, 1)), "i64")
-    outside = ops.logical_or(ops.less(image, _constant(ops, 0)), ops.greater_equal(image, count))
-    wrong = ops.logical_or(outside, ops.logical_not(ops.is_finite(boxes)))
-    return _fail(ops, node, 1, wrong)
+    outside = _outside(ops, image, _constant(ops, 0), count)
+    return _fail_where(ops, node, ops.logical_or(outside, ops.logical_not(ops.is_finite(boxes))))
 
 
 def _check_slice(ops: Any, node: Any) -> bool:
     """Of a slice that drops axes by a computed index, which OpenVINO takes for the last one."""
     masks = node.get_attributes()
     dropped = np.flatnonzero(masks["shrink_axis_mask"])
-    if _is_constant(node, 1) or not dropped.size or any(masks["ellipsis_mask"]) or any(masks["new_axis_mask"]):
+    if _is_constant(node) or not dropped.size or any(masks["ellipsis_mask"]) or any(masks["new_axis_mask"]):
         return False
     axes = _constant(ops, dropped.tolist())
     size = ops.gather(ops.shape_of(node.input_value(0)), axes, _constant(ops, 0))
     index = ops.convert(ops.gather(node.input_value(1), axes, _constant(ops, 0)), "i64")
-    return _fail(ops, node, 1, _outside(ops, index, ops.negative(size), size))
+    return _fail_where(ops, node, _outside(ops, index, ops.negative(size), size))
 
 
 def _check_divisor(ops: Any, node: Any) -> bool:
     divisor = node.input_value(1)
-    if _is_constant(node, 1) or divisor.get_element_type().is_real():
+    if _is_constant(node) or divisor.get_element_type().is_real():
         return False
-    return _fail(ops, node, 1, ops.equal(divisor, ops.convert_like(_constant(ops, 0), divisor)))
+    return _fail_where(ops, node, ops.equal(divisor, ops.convert_like(_constant(ops, 0), divisor)))
 
 
 def _clamp_shift(ops: Any, node: Any) -> bool:
     """As TensorFlow has it: shifts are from 0 to one less than there are bits."""
-    if _is_constant(node, 1) or node.input_value(1).get_node().get_type_name() == "Clamp":
+    if _is_constant(node):
         return False
     bits = node.get_input_element_type(0).size * 8
     node.input(1).replace_source_output(ops.clamp(node.input_value(1), 0, bits - 1).output(0))
@@ -123,6 +117,8 @@ def _clamp_shift(ops: Any, node: Any) -> bool:
 
 def _first_of_each(ops: Any, node: Any) -> bool:
     """Of Unique in the order that values come in, which has zeros for all but the first: by that in their own order."""
+    from openvino.utils import replace_node
+
     if node.get_attributes()["sorted"] or len(node.inputs()) > 1:
         return False
     found = ops.unique(node.input_value(0), sorted=True, index_element_type="i64", count_element_type="i64")
@@ -136,49 +132,44 @@ def _first_of_each(ops: Any, node: Any) -> bool:
         ops.gather(counts, order, axis),
     )  # fmt: skip
     kinds = [port.get_element_type().get_type_name() for port in node.outputs()]
-    _replace(node, [ops.convert(result, kind) for result, kind in zip(results, kinds, strict=True)])
+    replace_node(node, [ops.convert(result, kind).output(0) for result, kind in zip(results, kinds, strict=True)])
     return True
 
 
 def _is_not_zero(ops: Any, node: Any) -> bool:
     """Of a conversion to booleans, for which OpenVINO takes the first output of an operation that has several."""
+    from openvino.utils import replace_node
+
     value = node.input_value(0)
     if node.get_output_element_type(0).get_type_name() != "boolean" or not value.get_index():
         return False
-    _replace(node, [ops.not_equal(value, ops.convert_like(_constant(ops, 0), value))])
+    replace_node(node, ops.not_equal(value, ops.convert_like(_constant(ops, 0), value)))
     return True
-
-
-def _replace(node: Any, others: Sequence[Any]) -> None:
-    """Puts other operations in the place of one, for each of its outputs one."""
-    for port, other in zip(node.outputs(), others, strict=True):
-        other.output(0).get_tensor().set_names(port.get_names())
-        for target in port.get_target_inputs():
-            target.replace_source_output(other.output(0))
 
 
 def _check_index(ops: Any, node: Any, least: Any, end: Any) -> bool:
     """Has the second input end the call where a number of it is outside of ``least`` to ``end`` - 1."""
-    return _fail(ops, node, 1, _outside(ops, ops.convert(node.input_value(1), "i64"), least, end))
+    return _fail_where(ops, node, _outside(ops, ops.convert(node.input_value(1), "i64"), least, end))
 
 
 def _outside(ops: Any, index: Any, least: Any, end: Any) -> Any:
     return ops.logical_or(ops.less(index, least), ops.greater_equal(index, end))
 
 
-def _fail(ops: Any, node: Any, place: int, wrong: Any) -> bool:
-    """Has an input end the call where a boolean is true."""
-    value = node.input_value(place)
+def _fail_where(ops: Any, node: Any, wrong: Any) -> bool:
+    """Has the second input end the call where a boolean is true."""
+    value = node.input_value(1)
     every = ops.reduce_logical_or(ops.reshape(wrong, _constant(ops, [-1]), False), _constant(ops, 0), True)
     # Of one zero only the first is to be had: this operation refuses any other.
     zero = ops.gather_elements(_constant(ops, [0]), ops.convert(every, "i64"), 0)
     checked = ops.add(value, ops.reshape(ops.convert_like(zero, value), _constant(ops, []), False))
-    node.input(place).replace_source_output(checked.output(0))
+    node.input(1).replace_source_output(checked.output(0))
     return True
 
 
-def _is_constant(node: Any, place: int) -> bool:
-    return bool(node.input_value(place).get_node().get_type_name() == "Constant")
+def _is_constant(node: Any) -> bool:
+    """Whether the second input is known."""
+    return bool(node.input_value(1).get_node().get_type_name() == "Constant")
 
 
 def _constant(ops: Any, value: int | list[int]) -> Any:
@@ -193,8 +184,7 @@ _CHANGES: tuple[tuple[list[str], Callable[[Any, Any], bool]], ...] = (
     (["opset3.ScatterElementsUpdate", "opset12.ScatterElementsUpdate"], partial(_check_elements, from_end=True)),
     (["opset3.ScatterUpdate"], partial(_check_elements, from_end=False)),
     (["opset1.StridedSlice"], _check_slice),
-    (["opset16.SegmentMax"], _check_segments),
-    (["opset6.CTCGreedyDecoderSeqLen"], _check_lengths),
+    (["opset16.SegmentMax", "opset6.CTCGreedyDecoderSeqLen"], _check_not_negative),
     (["opset2.ROIPooling"], _check_boxes),
     (["opset1.Divide", "opset1.FloorMod", "opset1.Mod"], _check_divisor),
     (["opset15.BitwiseLeftShift", "opset15.BitwiseRightShift"], _clamp_shift),

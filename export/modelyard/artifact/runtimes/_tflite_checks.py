@@ -48,11 +48,8 @@ def operator_kinds(content: bytes) -> set[int]:
     from ai_edge_litert import schema_py_generated as schema
 
     model = schema.Model.GetRootAs(content)
-    return {_kind(code.BuiltinCode(), code.DeprecatedBuiltinCode()) for code in _codes(model)}
-
-
-def _codes(model: Any) -> list[Any]:
-    return [model.OperatorCodes(index) for index in range(model.OperatorCodesLength())]
+    codes = (model.OperatorCodes(index) for index in range(model.OperatorCodesLength()))
+    return {_kind(code.BuiltinCode(), code.DeprecatedBuiltinCode()) for code in codes}
 
 
 def _kind(code: int, old: int) -> int:
@@ -123,21 +120,24 @@ class _Graph:
 
     def emit(self, kind: str, *inputs: int, like: int | None = None, rank: int = 0, **options: int) -> int:
         """An operator of one output: of booleans, or of the dtype of another tensor."""
-        dtype = self.schema.TensorType.BOOL if like is None else self.tensor(like).type
-        output = self._add(dtype, [1] * rank, 0)
-        if like is not None:
-            self.tensor(output).quantization = self.tensor(like).quantization
-        self._emit(kind, inputs, output, options)
+        output = self._output(like, rank)
+        self.emit_into(output, kind, *inputs, **options)
         return output
 
     def emit_into(self, output: int, kind: str, *inputs: int, **options: int) -> None:
         """An operator whose output is there already."""
-        self._emit(kind, inputs, output, options)
+        schema, operator = self.schema, self.schema.OperatorT()
+        operator.opcodeIndex = self._code(getattr(schema.BuiltinOperator, kind))
+        operator.inputs, operator.outputs = np.array(inputs, np.int32), np.array([output], np.int32)
+        name = f"{''.join(part.title() for part in kind.split('_'))}Options"
+        if options:
+            operator.builtinOptionsType = getattr(schema.BuiltinOptions, name)
+            operator.builtinOptions = getattr(schema, f"{name}T")(**options)
+        self._operators.append(operator)
 
     def emit_again(self, operator: Any, *, like: int, rank: int) -> int:
         """An operator with another output."""
-        output = self._add(self.tensor(like).type, [1] * rank, 0)
-        self.tensor(output).quantization = self.tensor(like).quantization
+        output = self._output(like, rank)
         operator.outputs = np.array([output], np.int32)
         self._operators.append(operator)
         return output
@@ -160,15 +160,13 @@ class _Graph:
         zero = self.emit("GATHER", self.constant([0], like=index), self.emit("CAST", wrong, like=kind), like=index)
         return self.emit("ADD", index, zero, like=index, rank=self.rank(index))
 
-    def _emit(self, kind: str, inputs: Sequence[int], output: int, options: dict[str, int]) -> None:
-        schema, operator = self.schema, self.schema.OperatorT()
-        operator.opcodeIndex = self._code(getattr(schema.BuiltinOperator, kind))
-        operator.inputs, operator.outputs = np.array(inputs, np.int32), np.array([output], np.int32)
-        name = f"{''.join(part.title() for part in kind.split('_'))}Options"
-        if options:
-            operator.builtinOptionsType = getattr(schema.BuiltinOptions, name)
-            operator.builtinOptions = getattr(schema, f"{name}T")(**options)
-        self._operators.append(operator)
+    def _output(self, like: int | None, rank: int) -> int:
+        """A tensor that an operator gives; how large it is LiteRT finds out."""
+        if like is None:
+            return self._add(self.schema.TensorType.BOOL, [1] * rank, 0)
+        output = self._add(self.tensor(like).type, [1] * rank, 0)
+        self.tensor(output).quantization = self.tensor(like).quantization
+        return output
 
     def _add(self, kind: int, shape: list[int], buffer: int) -> int:
         tensor = self.schema.TensorT()
@@ -223,11 +221,10 @@ def _index(graph: _Graph, operator: Any) -> bool:
         if known[i] < 0:
             size = graph.emit("GATHER", graph.sizes(source, index), graph.constant(place), like=index)
             index = graph.emit("ADD", size, index, like=index)
-        place_options = {"axis": place}
         if i == next(iter(places)):
-            graph.emit_into(output, "GATHER", source, index, **place_options)
+            graph.emit_into(output, "GATHER", source, index, axis=place)
         else:
-            source = graph.emit("GATHER", source, index, like=x, rank=graph.rank(source) - 1, **place_options)
+            source = graph.emit("GATHER", source, index, like=x, rank=graph.rank(source) - 1, axis=place)
     return True
 
 

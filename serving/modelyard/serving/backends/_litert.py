@@ -49,13 +49,16 @@ class LitertBackend:
         content = read_model(path)
         try:
             # LiteRT checks what is in the file before anything else reads it.
-            _check_operations(Interpreter(model_content=content, num_threads=threads), content)
-            content = prepare_tflite(content)
+            first = Interpreter(model_content=content, num_threads=threads)
+            _check_operations(first, content)
+            self._content = prepare_tflite(content)
+            self._new = partial(Interpreter, model_content=self._content, num_threads=threads)
+            if self._content is not content:
+                first = self._new()
             # Each interpreter has a state of its own.
-            self._has_state = tflite_has_state(content)
-            self._new = partial(Interpreter, model_content=content, num_threads=threads)
-            self._content = content
-            models = [_Model(self._new(), content) for _ in range(1 if self._has_state else interpreters)]
+            self._has_state = tflite_has_state(self._content)
+            more = 0 if self._has_state else interpreters - 1
+            models = [_Model(each, self._content) for each in (first, *(self._new() for _ in range(more)))]
         except LoadError as exc:
             raise LoadError(f"LiteRT cannot serve {path}: {exc.message}") from exc
         except (ValueError, RuntimeError) as exc:

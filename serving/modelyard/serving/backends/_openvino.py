@@ -60,12 +60,12 @@ class OpenVinoBackend:
         bfloat16: bool = False,
         device: str = CPU,
     ) -> None:
+        import openvino
+
         if isinstance(source, Path):
             read = read_saved_model(source, tags)
         else:
             read = {name: read_onnx(name, path) for name, path in source.items()}
-        import openvino
-
         self._tensor = openvino.Tensor
         device = openvino_device(device)
         self.on_device = device != "CPU"
@@ -165,18 +165,15 @@ class _Compiled:
             self._busy[id(request)] = request
             try:
                 if self._is_sound(generation, request):
-                    try:
-                        result = compute(request)
-                    except (InvalidInputError, PredictionError):
-                        sound = self._is_sound(generation, request)
-                        if self._spoils:
-                            self._renew(generation)
-                        if sound:
-                            raise
-                        continue
+                    result = compute(request)
                     if self._is_sound(generation, request):
                         return result
                 self._renew(generation)
+            except (InvalidInputError, PredictionError):
+                sound = self._is_sound(generation, request)
+                self._renew(generation)
+                if sound:
+                    raise
             finally:
                 # Who fails is among these until the generation says so.
                 del self._busy[id(request)]
@@ -193,6 +190,8 @@ class _Compiled:
         return generation == self._generation
 
     def _renew(self, generation: int) -> None:
+        if not self._spoils:
+            return
         with self._renewing:
             if generation != self._generation:
                 return
