@@ -18,7 +18,7 @@ from benchmarks.torture.cases import CASES
 from benchmarks.torture.runner import run_all
 
 #: Modules of this package that have no cases.
-_MACHINERY = {"__main__", "cases", "honest", "page", "runner"}
+_MACHINERY = {"__main__", "cases", "honest", "operator_table", "page", "runner"}
 
 
 def load_cases() -> None:

@@ -109,6 +109,24 @@ def test_an_index_below_zero_is_an_error(function: Any) -> None:
         session.run(["y"], {"x": -1 - values})
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda x, n: tf.slice(x, [n, 0], [-1, 2]),
+        lambda x, n: tf.slice(x, [0, 2], [n, -1]),
+        lambda x, n: tf.slice(x, [n, 2], [2, -1]),
+    ],
+)
+def test_a_slice_of_all_that_is_left(part: Callable[[Any, Any], Any]) -> None:
+    values = whole("int32")
+    traced, session = converted(lambda x: part(x, x[0, 0]), tf.constant(values))
+    for first in range(ROWS - 1):
+        values[0, 0] = first
+        expected = traced(tf.constant(values))["y"].numpy()
+        (found,) = session.run(["y"], {"x": values})
+        assert found.shape == expected.shape and found.tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "float32", "float64"])
 def test_order_of_numbers_that_float32_does_not_hold(dtype: str) -> None:
     first = {"uint8": 250, "float32": 2**23, "int32": 2**30}.get(dtype, 2**50)

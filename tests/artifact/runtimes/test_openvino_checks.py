@@ -14,6 +14,8 @@ from openvino import opset15 as ops
 from modelyard.artifact.runtimes import lookup_sizes, openvino_core, openvino_settings, prepare_openvino
 
 X = np.arange(1, 25, dtype=np.float32).reshape(4, 6)
+F = X[0, :3]
+LEAST = -(2**31)
 
 
 def ints(*values: Any) -> npt.NDArray[np.int32]:
@@ -81,12 +83,47 @@ def quotient(operation: str) -> Callable[[], Any]:
     return build
 
 
+def number() -> Any:
+    """One of a few integers by a computed place: sizes are computed with such."""
+    index = vector()
+    return [ops.gather(const([5, 7, 9]), ops.add(index, const(0, np.int32)), const(0))], [index]
+
+
+def padded(mode: str) -> Callable[[], Any]:
+    def build() -> Any:
+        x, before, after = vector(np.float32), vector(), vector()
+        return [ops.pad(x, before, after, mode, const(0, np.float32))], [x, before, after]
+
+    return build
+
+
+def tiled() -> Any:
+    x, times = vector(np.float32), ops.parameter([1], np.int32)
+    return [ops.tile(x, times)], [x, times]
+
+
+def counted() -> Any:
+    inputs = [ops.parameter([], np.int32) for _ in range(3)]
+    return [ops.range(*inputs, "i32")], inputs
+
+
+def stepped(operation: str) -> Callable[[], Any]:
+    def build() -> Any:
+        x, step = vector(np.float32), vector()
+        begin, end = const([0], np.int32), const([100], np.int32)
+        if operation == "slice":
+            return [ops.slice(x, begin, end, step)], [x, step]
+        return [ops.strided_slice(x, begin, end, step, [1], [1])], [x, step]
+
+    return build
+
+
 def box(*values: float) -> npt.NDArray[np.float32]:
     return np.array([values], np.float32)
 
 
 #: What is built, inputs and their answers, and inputs that are refused.
-CHECKED: dict[str, tuple[Callable[[], Any], list[tuple[Any, Any, Any]], list[tuple[Any, Any]]]] = {
+CHECKED: dict[str, tuple[Callable[[], Any], list[tuple[Any, ...]], list[tuple[Any, ...]]]] = {
     "update": (
         update, [(np.zeros(2, np.int64), ints(1), [0, 7])],
         [(np.zeros(2, np.int64), ints(each)) for each in (2, 100, -1)],
@@ -104,6 +141,28 @@ CHECKED: dict[str, tuple[Callable[[], Any], list[tuple[Any, Any, Any]], list[tup
     ),
     "quotient": (quotient("divide"), [(ints(7, 8), ints(2, 2), [3, 4])], [(ints(7, 7), ints(2, 0))]),
     "remainder": (quotient("floor_mod"), [(ints(7, -7), ints(2, 2), [1, 1])], [(ints(7, 7), ints(2, 0))]),
+    "number": (number, [(ints(2, 0), [9, 5]), (ints(-1), [9])], [(ints(each),) for each in (3, 100_000, -4, -100_000)]),
+    "padded": (
+        padded("constant"),
+        [(F, ints(1), ints(0), [0, 1, 2, 3]), (F, ints(-1), ints(-1), [2]), (F, ints(-3), ints(0), [])],
+        [(F, ints(-4), ints(0)), (F, ints(-2), ints(-2)), (F, ints(LEAST), ints(LEAST)), (F, ints(LEAST), ints(9))],
+    ),
+    "reflected": (padded("reflect"), [(F, ints(1), ints(0), [2, 1, 2, 3])], [(F, ints(LEAST), ints(LEAST))]),
+    "tiled": (tiled, [(F, ints(2), [1, 2, 3, 1, 2, 3]), (F, ints(0), [])], [(F, ints(-1)), (F, ints(-100_000))]),
+    "counted": (
+        counted,
+        [
+            (np.int32(1), np.int32(6), np.int32(2), [1, 3, 5]), (np.int32(6), np.int32(1), np.int32(-2), [6, 4, 2]),
+            (np.int32(0), np.int32(10), np.int32(2**31 - 1), [0]), (np.int32(9), np.int32(0), np.int32(LEAST), [9]),
+            (np.int32(0), np.int32(-(10**9)), np.int32(1), []), (np.int32(0), np.int32(10**9), np.int32(-1), []),
+        ],
+        [(np.int32(0), np.int32(5), np.int32(0)), (np.int32(0), np.int32(0), np.int32(0))],
+    ),
+    "stepped": (
+        stepped("strided_slice"), [(F, ints(2), [1, 3]), (F, ints(-1), [3, 2, 1]), (F, ints(LEAST), [3])],
+        [(F, ints(0))],
+    ),
+    "sliced": (stepped("slice"), [(F, ints(2), [1, 3])], [(F, ints(0))]),
     "rest": (quotient("mod"), [(ints(7, -7), ints(2, 2), [1, -1])], [(ints(7, 7), ints(2, 0))]),
 }  # fmt: skip
 
@@ -118,6 +177,17 @@ def test_what_is_out_of_range_is_an_error(name: str) -> None:
         for wrong in refused:
             with pytest.raises(RuntimeError, match="indices"):
                 call(*wrong)
+
+
+def test_what_follows_from_sizes_is_known_still() -> None:
+    x = ops.parameter([-1, 3], np.float32)
+    rows, columns = (ops.gather(ops.shape_of(x), const([number]), const(0)) for number in (0, 1))
+    places = ops.range(const(0), ops.squeeze(columns, const(0)), const(1), "i64")
+    table = ops.tile(ops.reshape(places, const([1, -1]), False), ops.concat([rows, const([2])], 0))
+    chosen = ops.strided_slice(table, const([0, 0]), ops.concat([rows, columns], 0), const([1, 1]), [1, 1], [1, 0])
+    model = openvino.Model([chosen], [x])
+    prepare_openvino(model)
+    assert str(model.output(0).get_partial_shape()) == "[?,3]"
 
 
 @pytest.mark.parametrize("operation", ["bitwise_left_shift", "bitwise_right_shift"])

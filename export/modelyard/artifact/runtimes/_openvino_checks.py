@@ -1,7 +1,7 @@
 """OpenVINO graphs without what its CPU plugin (2026.4) answers otherwise than ONNX and TensorFlow, or does not survive.
 
 An index out of range reads or writes other memory, or ends the process. Only a Gather answers it with zeros, as
-TensorFlow does on a GPU; ``lookup_sizes`` is for those.
+TensorFlow does on a GPU, unless it is one of a few integers; ``lookup_sizes`` is for the others.
 """
 
 from __future__ import annotations
@@ -73,9 +73,54 @@ def _check_places(ops: Any, node: Any) -> bool:
     return _check_index(ops, node, ops.negative(sizes), sizes)
 
 
+def _check_gather(ops: Any, node: Any) -> bool:
+    """Of one row of integers: up to 64 of them, as sizes are, have code of their own that reads wherever it is told."""
+    row = node.input_value(0)
+    rank = row.get_partial_shape().rank
+    if _are_sizes(node, 1) or row.get_element_type().is_real() or rank.is_dynamic or rank.get_length() != 1:
+        return False
+    size = ops.shape_of(row)
+    return _check_index(ops, node, ops.negative(size), size)
+
+
 def _check_not_negative(ops: Any, node: Any) -> bool:
-    """Of segments of SegmentMax and lengths of CTCGreedyDecoderSeqLen: they see to what is too large themselves."""
-    return _check_index(ops, node, _constant(ops, 0), _constant(ops, 1 << 62))
+    """Of segments of SegmentMax, lengths of CTCGreedyDecoderSeqLen and repeats of Tile, which may be large."""
+    return not _are_sizes(node, 1) and _check_index(ops, node, _constant(ops, 0), _constant(ops, 1 << 62))
+
+
+def _check_pads(ops: Any, node: Any) -> bool:
+    """Of Pad, which takes from the sides what is less than zero: no more than there is."""
+    if _are_sizes(node, 1, 2):
+        return False
+    size, zero = ops.shape_of(node.input_value(0)), _constant(ops, 0)
+    # Sums of 32 bits hold one more than there is, twice.
+    least = ops.subtract(_constant(ops, -1), size)
+    taken = [ops.minimum(ops.maximum(ops.convert(node.input_value(number), "i64"), least), zero) for number in (1, 2)]
+    return _fail_where(ops, node, ops.less(ops.add(size, ops.add(*taken)), zero))
+
+
+def _check_range(ops: Any, node: Any) -> bool:
+    """Of numbers from begin to end: none where the end comes first, and of integers a step that is not zero."""
+    if _are_sizes(node, 0, 1, 2):
+        return False
+    element = node.input_value(0).get_element_type()
+    kind = element.get_type_name() if element.is_real() else "i64"
+    begin, end, step = (ops.convert(each, kind) for each in node.input_values())
+    zero, one = (ops.convert(_constant(ops, each), kind) for each in (0, 1))
+    if node.input_value(2).get_node().get_type_name() == "Constant":
+        limit = ops.maximum if node.input_value(2).get_node().get_data() > 0 else ops.minimum
+        node.input(1).replace_source_output(limit(end, begin).output(0))
+        node.input(0).replace_source_output(begin.output(0))
+        return True
+    up = ops.greater(step, zero)
+    end = ops.select(up, ops.maximum(end, begin), ops.minimum(end, begin))
+    # A step that is larger than the range is as good as the range, and does not overflow.
+    span = ops.subtract(end, begin)
+    most, least = ops.maximum(span, one), ops.minimum(span, ops.negative(one))
+    limited = ops.select(up, ops.minimum(step, most), ops.maximum(step, least))
+    for number, value in enumerate((begin, end, step if element.is_real() else limited)):
+        node.input(number).replace_source_output(value.output(0))
+    return element.is_real() or _fail_where(ops, node, ops.equal(step, zero))
 
 
 def _check_boxes(ops: Any, node: Any) -> bool:
@@ -97,6 +142,16 @@ def _check_slice(ops: Any, node: Any) -> bool:
     size = ops.gather(ops.shape_of(node.input_value(0)), axes, _constant(ops, 0))
     index = ops.convert(ops.gather(node.input_value(1), axes, _constant(ops, 0)), "i64")
     return _fail_where(ops, node, _outside(ops, index, ops.negative(size), size))
+
+
+def _check_step(ops: Any, node: Any) -> bool:
+    """Of StridedSlice and Slice: zero divides the distance, and the least integer has no opposite."""
+    if _are_sizes(node, 3):
+        return False
+    step = node.input_value(3)
+    zero, least = (ops.convert_like(_constant(ops, each), step) for each in (0, -(2**31) + 1))
+    node.input(3).replace_source_output(ops.maximum(step, least).output(0))
+    return _fail_where(ops, node, ops.equal(step, zero))
 
 
 def _check_divisor(ops: Any, node: Any) -> bool:
@@ -172,6 +227,20 @@ def _is_constant(node: Any) -> bool:
     return bool(node.input_value(1).get_node().get_type_name() == "Constant")
 
 
+def _are_sizes(node: Any, *numbers: int) -> bool:
+    """Whether inputs are known, or come from sizes alone: shapes that follow from what is checked are not known."""
+    left, seen = [node.input_value(number).get_node() for number in numbers], set()
+    while left:
+        source = left.pop()
+        if source.get_name() in seen or source.get_type_name() in ("Constant", "ShapeOf"):
+            continue
+        seen.add(source.get_name())
+        if not source.input_values():
+            return False
+        left += [each.get_node() for each in source.input_values()]
+    return True
+
+
 def _constant(ops: Any, value: int | list[int]) -> Any:
     return ops.constant(np.array(value, np.int64))
 
@@ -180,11 +249,15 @@ _CHANGES: tuple[tuple[list[str], Callable[[Any, Any], bool]], ...] = (
     (["opset11.TopK"], _keep_order),
     (["opset1.Convert"], _is_not_zero),
     (["opset10.Unique"], _first_of_each),
+    (["opset1.Gather", "opset7.Gather", "opset8.Gather"], _check_gather),
     (["opset5.GatherND", "opset8.GatherND"], _check_places),
     (["opset3.ScatterElementsUpdate", "opset12.ScatterElementsUpdate"], partial(_check_elements, from_end=True)),
     (["opset3.ScatterUpdate"], partial(_check_elements, from_end=False)),
     (["opset1.StridedSlice"], _check_slice),
-    (["opset16.SegmentMax", "opset6.CTCGreedyDecoderSeqLen"], _check_not_negative),
+    (["opset1.StridedSlice", "opset8.Slice"], _check_step),
+    (["opset1.Pad", "opset12.Pad"], _check_pads),
+    (["opset4.Range"], _check_range),
+    (["opset1.Tile", "opset16.SegmentMax", "opset6.CTCGreedyDecoderSeqLen"], _check_not_negative),
     (["opset2.ROIPooling"], _check_boxes),
     (["opset1.Divide", "opset1.FloorMod", "opset1.Mod"], _check_divisor),
     (["opset15.BitwiseLeftShift", "opset15.BitwiseRightShift"], _clamp_shift),

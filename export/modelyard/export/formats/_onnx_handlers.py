@@ -180,6 +180,23 @@ def _gather(context: Graph, node: Node, name: str, _: list[str]) -> None:
     _default(op, 12 if op == "GatherV2" and context.opset >= 12 else 11, context, node)
 
 
+def _slice(context: Graph, node: Node, name: str, _: list[str]) -> None:
+    """With all that is left for a size of -1, where begin or size are computed.
+
+    tf2onnx 1.17 adds the largest integer to such sizes, and begin to that, which is less than nothing from 3 on.
+    """
+    _, begin, size = node.input
+    if not (node.inputs[1].is_const() and node.inputs[2].is_const()):
+        dtype, shape = context.get_dtype(size), context.get_shape(size)
+        kind = np.int32 if dtype == _INT32 else np.int64
+        rest, last = (context.make_const(f"{name}/{n}", np.array(n, kind)).output[0] for n in (-1, np.iinfo(kind).max))
+        left = context.make_node("Sub", [last, begin], dtypes=[dtype], shapes=[shape]).output[0]
+        whole = context.make_node("Equal", [size, rest]).output[0]
+        known = context.make_node("Where", [whole, left, size], dtypes=[dtype], shapes=[shape]).output[0]
+        context.replace_input(node, size, known, 2)
+    _default("Slice", 11, context, node)
+
+
 def _bucketize(context: Graph, node: Node, name: str, _: list[str]) -> None:
     """How many boundaries a number has reached."""
     boundaries = np.array(node.get_attr_value("boundaries"), np.float32)
@@ -299,6 +316,7 @@ def make_handlers(tables: Mapping[str, tuple[tf.Tensor, tf.Tensor]]) -> dict[str
         "ScaleAndTranslate": _scale_and_translate,
         "Select": _select,
         "SelectV2": _select,
+        "Slice": _slice,
         "TopKV2": _top_k,
         "TruncateDiv": _divide,
     }
