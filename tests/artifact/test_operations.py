@@ -341,7 +341,7 @@ def test_the_command(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> Non
     )
     assert run(capsys, "gc", str(model_dir.parent), "--keep", "1")[:2] == (0, removed)
     shutil.rmtree(model_dir.parent / "affine")
-    assert run(capsys, "verify", model)[:2] == (0, "ok       fashion 2 (1 files)\nok       fashion 3 (1 files)\n")
+    assert run(capsys, "verify", model)[:2] == (0, "ok       fashion 2 (1 file)\nok       fashion 3 (1 file)\n")
     (model_dir / "3" / "model.tflite").write_bytes(b"x")
     code, out, _ = run(capsys, "verify", str(model_dir.parent))
     assert code == 1 and "DAMAGED  fashion 3: " in out and "ok       fashion 2" in out

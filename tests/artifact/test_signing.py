@@ -198,7 +198,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     capsys.readouterr()
     assert main(["verify", model, "--trusted-key", str(tmp_path / "key.pub.pem")]) == 1
     out = capsys.readouterr().out
-    assert "ok       m 1 (1 files, signed)" in out and "DAMAGED  m 2: " in out and "is not signed" in out
+    assert "ok       m 1 (1 file, signed)" in out and "DAMAGED  m 2: " in out and "is not signed" in out
     assert main(["verify", model]) == 0
     assert main(["sign", model, "2", "--signing-key", str(tmp_path / "absent.pem")]) == 2
     secret = "".join(key.read_text().splitlines()[1:-1])

@@ -371,7 +371,7 @@ def test_the_training_image_trains_and_exports(engine: Engine, image: str, tmp_p
             assert container.wait(600) == 0, container.logs()
             return container.logs()
 
-    assert "1 epochs" in run_in_it("modelyard", "train", "fashion", "--epochs=1", "--model-dir=/runs/fashion")
+    assert "1 epoch," in run_in_it("modelyard", "train", "fashion", "--epochs=1", "--model-dir=/runs/fashion")
     run_in_it("modelyard", "export", "fashion", "--model-dir=/runs/fashion", "--repository=/runs/repository")
     # The command's extras: object stores, signatures, tuning, Weights & Biases.
     run_in_it("python", "-c", "import cryptography, gcsfs, optuna, s3fs, wandb")

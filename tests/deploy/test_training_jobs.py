@@ -166,7 +166,7 @@ def test_the_processes_train_together(name: str, tmp_path: Path) -> None:
     # Of a group with servers only the chief ends, as the Job's successPolicy has it.
     ending = processes if name == "multi-worker" else processes[:1]
     outputs = outputs_of(ending, processes, timeout_s=240)
-    assert "fashion: 1 epochs, 10 steps." in outputs[0][0]
+    assert "fashion: 1 epoch, 10 steps." in outputs[0][0]
     assert all(output == "" for output, _ in outputs[1:])
     checkpoints = sorted((tmp_path / "runs" / "fashion" / "checkpoints").iterdir())
     assert [path.name for path in checkpoints] == ["step-000000004", "step-000000008", "step-000000010"]

@@ -78,7 +78,7 @@ def test_lines(
     (output / "1.jsonl").unlink()
     kept = (output / "0.jsonl").stat().st_ino
     assert main(command) == 0
-    assert f"1 files written to {output}, {ROWS} rows, " in (said := capsys.readouterr().out)
+    assert f"1 file written to {output}, {ROWS} rows, " in (said := capsys.readouterr().out)
     assert f"; {FILES - 1} were there already." in said
     assert (output / "0.jsonl").stat().st_ino == kept
     assert [row["label"] for row in _rows(output)] == labels

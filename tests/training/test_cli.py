@@ -26,7 +26,7 @@ def test_it_trains_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str
     arguments = ["fashion", "--model-dir", str(tmp_path), "--batch-size", "200", "--seed", "4"]
     assert main([*arguments, "--epochs", "1", "--checkpoint-every", "4", "--keep-checkpoints", "2"]) == 0
     out, err = capsys.readouterr()
-    assert "fashion: 1 epochs, 10 steps. accuracy 0." in out
+    assert "fashion: 1 epoch, 10 steps. accuracy 0." in out
     assert "Data: small subset shipped with modelyard, 2,000 + 1,000 images." in out
     assert "Epoch 1/1  accuracy" in err
     assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == ["step-000000008", "step-000000010"]

@@ -201,7 +201,8 @@ def _verify(arguments: argparse.Namespace) -> int:
                 seen += 1
                 manifest = verify_version(version, trusted_keys=keys)
                 signed = ", signed" if keys else ""
-                _write([f"ok       {model.name} {version.number} ({len(manifest.files)} files{signed})"])
+                files = f"{len(manifest.files)} file{'s' * (len(manifest.files) != 1)}"
+                _write([f"ok       {model.name} {version.number} ({files}{signed})"])
             except ArtifactError as exc:
                 if isinstance(version.path, Path) and not os.path.lexists(version.path):
                     # It was removed meanwhile.

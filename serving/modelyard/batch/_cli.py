@@ -58,7 +58,8 @@ def _predict(args: argparse.Namespace, runner: list[str]) -> int:
         report = predict_files(options, progress=lambda done, total: bar(_Files(done, total)))
     rows = f", {report.rows:,} rows, {report.rows / max(report.seconds, 1e-9):,.0f} rows/s" if report.rows else ""
     kept = f"; {report.kept:,} were there already" if report.kept else ""
-    sys.stdout.write(f"{report.written:,} files written to {args.output}{rows}, {report.seconds:.1f} s{kept}.\n")
+    files = f"{report.written:,} file{'s' * (report.written != 1)}"
+    sys.stdout.write(f"{files} written to {args.output}{rows}, {report.seconds:.1f} s{kept}.\n")
     return 0
 
 

@@ -21,6 +21,7 @@ from PIL import Image
 
 from modelyard.artifact import EncodedImageFunction, ModelVersion, Precision, SignatureFunction, TensorSpec
 from modelyard.artifact.bundle import BundleOptions, write_bundle
+from modelyard.artifact.bundle._graph import Graph
 from modelyard.artifact.runtimes import TfliteModel
 from modelyard.cli import main
 from modelyard.errors import ConfigurationError, IntegrityError
@@ -214,6 +215,20 @@ def test_a_damaged_version(version: ModelVersion, tmp_path: Path, capsys: pytest
         write_bundle(ModelVersion(number=1, path=copy), tmp_path / "x.tflite")
     assert main(["repo", "bundle", str(copy.parent), "--output", "x", "--labels", str(tmp_path / "no")]) == 2
     assert "--labels" in capsys.readouterr().err
+
+
+def test_operators_of_files_of_before_tensorflow_2_4(version: ModelVersion) -> None:
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromPackedBuf((version.path / "model.tflite").read_bytes(), 0)
+    for code in model.operatorCodes:
+        # The newer field had yet to come.
+        code.deprecatedBuiltinCode, code.builtinCode = min(code.builtinCode, 127), 0
+    builder = flatbuffers.Builder()
+    builder.Finish(model.Pack(builder), b"TFL3")
+    with pytest.raises(ConfigurationError, match="'looped' has WHILE, which call"):
+        Graph(bytes(builder.Output()), "looped")
 
 
 #: The wheels of mediapipe 1.2.3 lack the native module that its reader imports, and does not use.

@@ -139,7 +139,7 @@ def test_folders_of_an_object_store_become_the_same_records(converted: tuple[Pat
 def test_bad_images_may_be_allowed_and_outputs_are_not_overwritten(converted: tuple[Path, dict[str, Done]]) -> None:
     root, results = converted
     assert results["allowed"].code == 0
-    assert "130 images in 1 files" in results["allowed"].out
+    assert "130 images in 1 file," in results["allowed"].out
     assert "2 skipped" in results["allowed"].out
     assert set(open_records(root / "allowed").splits) == {"train"}
     assert results["again"].code == 2

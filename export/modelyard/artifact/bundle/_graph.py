@@ -92,7 +92,9 @@ class Graph:
         return bytes(builder.Output())
 
     def _kind(self, operator: Any) -> str:
-        code = self._model.operatorCodes[operator.opcodeIndex].builtinCode
+        entry = self._model.operatorCodes[operator.opcodeIndex]
+        # Files of before TensorFlow 2.4 have the other one.
+        code = max(entry.builtinCode, entry.deprecatedBuiltinCode)
         kinds: dict[str, object] = vars(self._schema.BuiltinOperator)
         return next(name for name, value in kinds.items() if value == code)
 

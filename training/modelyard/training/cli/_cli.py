@@ -237,8 +237,9 @@ def _train(
 def _summary(result: TrainResult, model_dir: Path, drawn: list[Path]) -> str:
     numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in sorted(result.metrics.items()))
     epochs = result.history[-1].epoch if result.history else 0
+    passes = f"{epochs} epoch{'s' * (epochs != 1)}"
     lines = [
-        f"{result.task.name}: {epochs} epochs, {result.step:,} steps. {numbers}.",
+        f"{result.task.name}: {passes}, {result.step:,} steps. {numbers}.",
         f"Data: {result.data}.",
         f"Checkpoint: {result.checkpoint}",
         f"Logs: {model_dir / 'log.jsonl'} and {model_dir / 'tensorboard'}",

@@ -156,8 +156,9 @@ def _summary(manifest: Mapping[str, Any], output: str, seconds: float) -> str:
     lines += [f"{name:<24}" + "".join(f"  {count:>9,}" for count in counts) for name, counts in rows]
     files = sum(len(split["files"]) for split in splits.values())
     size = sum(file["bytes"] for split in splits.values() for file in split["files"]) / 1e6
+    written = f"{files} file{'s' * (files != 1)}"
     lines.append(
-        f"{total:,} images in {files} files, {size:,.1f} MB, {seconds:.1f} s; {len(manifest['skipped'])} skipped. "
+        f"{total:,} images in {written}, {size:,.1f} MB, {seconds:.1f} s; {len(manifest['skipped'])} skipped. "
         f"Manifest: {output.rstrip('/')}/manifest.json"
     )
     return "\n".join(lines) + "\n"
