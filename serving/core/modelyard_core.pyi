@@ -130,7 +130,7 @@ class Call:
     def gone(self) -> bool:
         """Whether the client has hung up, or its time is over."""
     def send(self, data: bytes) -> None:
-        """Sends one message of a stream."""
+        """Sends one message of a stream, as the answer to the first of its client that has none."""
     def took(self) -> None:
         """A message of the client was taken: there is room for another."""
     def respond(self, data: bytes, facts: Facts | None = None) -> None:

@@ -213,6 +213,53 @@ def test_a_stream_is_answered_without_pauses(stub: Any) -> None:
     assert len(times) == 51 and statistics.median(times) < 0.005
 
 
+def test_requests_of_a_stream_are_computed_together(tmp_path: Path) -> None:
+    publish_affine(tmp_path / "half", slope=0.5, intercept=2.0)
+    batching = tmp_path / "batching.txt"
+    batching.write_text("max_batch_size { value: 8 } batch_timeout_micros { value: 500000 }")
+    flags = ["--enable_batching", f"--batching_parameters_file={batching}"]
+    with (
+        serve(tmp_path / "half", model="half", log_dir=tmp_path, flags=flags) as server,
+        grpc.insecure_channel(server.grpc_address) as channel,
+    ):
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        messages = [typed_request(value, id=str(value)) for value in range(32)]
+        answers = list(stub.ModelStreamInfer(iter(messages), timeout=60))
+        assert [answer.infer_response.id for answer in answers] == [str(value) for value in range(32)]
+        found = [fp32(answer.infer_response.raw_output_contents[0]) for answer in answers]
+        assert found == [[0.5 * value + 2] for value in range(32)]
+        (statistics,) = stub.ModelStatistics(service_pb2.ModelStatisticsRequest(name="half")).model_stats
+    # One after the other, each would be a batch of its own.
+    assert statistics.inference_count == 32 and statistics.execution_count <= 16
+
+
+def test_a_stream_waits_for_a_client_that_reads_nothing(stub: Any) -> None:
+    size = 100_000
+    large = typed_request(*([1.0] * size))
+    # Of what so many rows take, the server has known nothing.
+    stub.ModelInfer(large, timeout=60)
+    sent = 0
+
+    def messages() -> Iterator[service_pb2.ModelInferRequest]:
+        nonlocal sent
+        while sent < 1000:
+            sent += 1
+            yield large
+
+    call = stub.ModelStreamInfer(messages(), timeout=60)
+    last = -1
+    while last != sent:
+        last = sent
+        time.sleep(0.5)
+    # Those that it answered, computes and lets wait, and what is on its way.
+    assert sent < 300
+    for _ in range(300):
+        answer = next(call)
+        assert not answer.error_message
+        assert len(answer.infer_response.raw_output_contents[0]) == 4 * size
+    call.cancel()
+
+
 def test_each_message_of_a_stream_is_a_request_in_the_metrics(tmp_path: Path) -> None:
     publish_affine(tmp_path / "half", slope=0.5, intercept=2.0)
     with (

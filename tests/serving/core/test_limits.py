@@ -267,7 +267,7 @@ def test_bytes_in_flight_are_limited_before_they_are_there() -> None:
         assert ask(ports.rest, "POST / HTTP/1.1\r\ncontent-length: 300", b"a" * 300)[2] == b"300"
 
 
-def test_messages_of_a_stream_are_charged_until_the_next_is_taken() -> None:
+def test_messages_of_a_stream_are_charged_until_they_are_answered() -> None:
     def message(size: int) -> bytes:
         return frame(_DATA, 0, b"\0" + size.to_bytes(4) + b"a" * size)
 
@@ -276,8 +276,9 @@ def test_messages_of_a_stream_are_charged_until_the_next_is_taken() -> None:
             ports.inflight(150)
             (call,) = ports.handlers.streams
             call.took()
-            assert ports.server.inflight_bytes == 150
             call.took()
+            assert ports.server.inflight_bytes == 150
+            call.send(b"an answer")
             assert ports.server.inflight_bytes == 50
             connection.sendall(message(960))
             # What it was answered so far, and its trailers.

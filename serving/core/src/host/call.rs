@@ -46,9 +46,8 @@ pub struct Call {
     pub(super) end: Mutex<Option<oneshot::Sender<CallEnd>>>,
     pub(super) outlet: Outlet,
     pub(super) room: Arc<Semaphore>,
-    /// What messages of a stream take that its handler has not answered: the last that it took, and those that wait.
+    /// What messages of a stream take that its handler has not answered, in their order.
     pub(super) held: Mutex<VecDeque<Charge>>,
-    pub(super) taken: AtomicBool,
 }
 
 #[pymethods]
@@ -79,12 +78,13 @@ impl Call {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// Sends one message of a stream.
+    /// Sends one message of a stream, as the answer to the client's first that has none.
     fn send(&self, data: &[u8]) {
         let frame = framed(data);
         self.outlet.unsent.fetch_add(frame.len(), Ordering::Relaxed);
         // A client that has disconnected needs no message.
         let _ = self.outlet.frames.send(Frame::data(frame));
+        self.held.lock().pop_front();
     }
 
     /// Bytes of messages that were not sent yet.
@@ -95,10 +95,6 @@ impl Call {
 
     /// A message of the client was taken: there is room for another.
     fn took(&self) {
-        let mut held = self.held.lock();
-        if self.taken.swap(true, Ordering::Relaxed) {
-            held.pop_front();
-        }
         self.room.add_permits(1);
     }
 

@@ -136,7 +136,6 @@ pub fn call(
         outlet,
         room: room.clone(),
         held: Mutex::default(),
-        taken: AtomicBool::new(false),
     };
     let call = core.host.tell(|py, host| {
         let call = Py::new(py, call)?;

@@ -19,6 +19,7 @@ from modelyard.serving.handlers.grpc import caller_of
 from modelyard.serving.handlers.oip._arrays import array_to_raw, check_shape, contents_to_array, raw_to_array
 from modelyard.serving.handlers.oip._logging import change_log_settings
 from modelyard.serving.handlers.oip._parameters import classification_of, flag_of, refuse_shared_memory
+from modelyard.serving.handlers.oip._pipeline import answer_in_order
 from modelyard.serving.handlers.oip._service import EXTENSIONS, SERVER_NAME, OipService, collect_inputs
 from modelyard.serving.handlers.oip._types import InferRequest, InferResult, Parameter, RequestedOutput
 from modelyard.serving.metrics import Metrics
@@ -97,10 +98,13 @@ class OipGrpc:
             _request_of(message, context), lambda result: infer_response(result).SerializeToString()
         )
 
-    async def _stream(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        """Answers one request after the other; an error ends its request, not the stream."""
-        async for data in requests:
-            yield (await self._stream_answer(data, context)).SerializeToString()
+    def _stream(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
+        """Answers in the order of the requests; an error ends its request, not the stream."""
+
+        async def answer(data: bytes) -> bytes:
+            return (await self._stream_answer(data, context)).SerializeToString()
+
+        return answer_in_order(requests, answer)
 
     async def _stream_answer(self, data: bytes, context: Context) -> inference_pb2.ModelStreamInferResponse:
         answer = inference_pb2.ModelStreamInferResponse()

@@ -19,8 +19,8 @@ from modelyard.serving.transports.native._drawn import TICKET, drawn_in
 
 Methods = Mapping[str, AioHandler]
 _ENCODINGS = ("identity", "deflate", "gzip")
-#: How often a stream looks whether its client has read what was sent before.
-_UNSENT_S = 0.01
+#: A stream's client may have so many bytes of answers to read; beyond, it is looked so often whether it has read them.
+_UNSENT_BYTES, _UNSENT_S = 64 << 10, 0.01
 
 
 class _Aborted(Exception):
@@ -88,7 +88,7 @@ class Context:
     async def write(self, message: object) -> None:
         """Sends one message of a stream, when there is room for it."""
         # Looking again now and then is enough: before the next message is there, most clients have read the last one.
-        while self._call.unsent and not self._call.gone():
+        while self._call.unsent > _UNSENT_BYTES and not self._call.gone():
             await asyncio.sleep(_UNSENT_S)
         self._call.send(_serialized(self._handler, message))
 
