@@ -98,7 +98,7 @@ class CellSpace:
             for halves in self._halves(choices, kind):
                 known = tf.stack(states)
                 results = [
-                    _apply(known[source], operation, [next(parts) for _ in range(_PER_HALF)], count)
+                    _apply(_one_of(known, source), operation, [next(parts) for _ in range(_PER_HALF)], count)
                     for source, operation in halves
                 ]
                 states.append(tf.add_n(results) / len(results))
@@ -246,6 +246,13 @@ def _adapted(x: tf.Tensor, pool: int, kernel: tf.Tensor, count: tf.Tensor) -> tf
     """An earlier output as input of a cell: of its size, and with as many filters."""
     pooled = tf.nn.avg_pool2d(x, pool, pool, "VALID") if pool > 1 else x
     return tf.nn.conv2d(pooled, tf.reshape(kernel[:, :count, :count], [1, 1, -1, count]), 1, "SAME")
+
+
+def _one_of(known: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+    """One of stacked tensors; an index in brackets has a gradient that costs ten times as much as this one's."""
+    begin = tf.pad(tf.reshape(number, [1]), [[0, len(known.shape) - 1]])
+    found = tf.squeeze(tf.slice(known, begin, [1, *[-1] * (len(known.shape) - 1)]), axis=0)
+    return tf.ensure_shape(found, known.shape[1:])
 
 
 def _apply(x: tf.Tensor, operation: tf.Tensor, weights: Sequence[Any], count: tf.Tensor) -> tf.Tensor:
