@@ -23,7 +23,7 @@ TRAINED = 4
 @pytest.fixture(scope="module")
 def garments(session_dir: Path, subset: FashionMnist) -> Path:
     return write_garments(
-        session_dir / "garments-vgg", subset, labels=(1, 8, 9), count=60, side=lambda number: 28 + number % 9
+        session_dir / "garments-vgg", subset, labels=(1, 8, 9), count=30, side=lambda number: 28 + number % 9
     )
 
 
@@ -44,7 +44,7 @@ def test_vgg16_s_last_layers_learn_and_its_first_stay_as_they_were_loaded(
         folder=str(garments), backbone="vgg16", weights=str(file), size=32, trained_layers=TRAINED, learning_rate=1e-3,
         augment=False,
     )  # fmt: skip
-    result = Trainer(task, TrainerOptions(epochs=6, batch_size=32, seed=SEED)).run()
+    result = Trainer(task, TrainerOptions(epochs=6, batch_size=16, seed=SEED)).run()
     before = {layer.name: layer.get_weights()[0] for layer in source.layers if layer.get_weights()}
     after = weights(task)
     assert len(before) == 13
@@ -52,7 +52,7 @@ def test_vgg16_s_last_layers_learn_and_its_first_stay_as_they_were_loaded(
         "block5_conv1", "block5_conv2", "block5_conv3",
     }  # fmt: skip
     assert result.history[-1].train["loss"] < 0.7 * result.history[0].train["loss"]
-    # Three classes: a third is chance.
+    # Three classes: a third is chance, and what a rate of 0 leaves. Seeds 0 to 4 come to 0.66 to 0.98.
     assert result.metrics["test_accuracy"] > 0.6
 
 
