@@ -88,7 +88,7 @@ def transfer_task(data: FashionMnist) -> TransferTask:
 
 def nas_task(data: FashionMnist) -> NasTask:
     """Small children that are trained for a moment."""
-    return NasTask(data=data, blocks=1, filters=(4, 16), images=400, child_steps=15, learning_rate=0.03)
+    return NasTask(data=data, blocks=1, filters=(4, 16), images=400, child_steps=15, learning_rate=0.05)
 
 
 #: Constructor and options of a brief training on the subset of 2,000 images, with seed 0.
@@ -107,7 +107,7 @@ BRIEF: dict[str, tuple[Callable[[FashionMnist], Task], Mapping[str, Any]]] = {
     ),
     "linear": (lambda data: LinearTask(), {}),
     "mlp": (lambda data: MlpTask(data=data), {"epochs": 6}),
-    "nas": (lambda data: nas_task(data), {"epochs": 4}),
+    "nas": (lambda data: nas_task(data), {"epochs": 3}),
     "siamese": (lambda data: SiameseTask(data=data), {"epochs": 3}),
     "siamese_text": (lambda data: SiameseTextTask(pairs=8_000), {}),
     "transfer": (lambda data: transfer_task(data), {"epochs": 8}),
@@ -358,14 +358,14 @@ def test_nas_designs_better_networks_than_chance(zoo: Callable[[str], Trained]) 
     run = zoo("nas")
     assert isinstance(run.task, NasTask)
     rewards = run.task.rewards
-    assert rewards.shape == (160, 2)
+    assert rewards.shape == (120, 2)
     last = run.pictures.history[run.result.step]
-    assert last["last_quarter_reward"] == pytest.approx(rewards[120:, 0].mean())
+    assert last["last_quarter_reward"] == pytest.approx(rewards[90:, 0].mean())
     assert last["mean_random_reward"] == pytest.approx(rewards[:, 1].mean())
     # As many children each: the best of them is compared, too.
     assert last["best_random_reward"] == pytest.approx(rewards[:, 1].max())
     # A tenth is chance for an untrained child too: the margin is several times the standard error of either mean.
-    # Seed 0 comes to 0.14.
+    # Seeds 0 to 4 come to 0.11, 0.16, 0.10, 0.09 and 0.12.
     assert last["last_quarter_reward"] > last["mean_random_reward"] + 0.05
     assert run.result.history[-1].train["entropy"] < run.result.history[0].train["entropy"]
 
