@@ -10,10 +10,16 @@ import tempfile
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import grpc
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from google.protobuf import text_format
 
 from modelyard.errors import ConfigurationError
@@ -22,7 +28,7 @@ from modelyard.serving.access import LiveTls
 from modelyard.serving.config import TlsConfig, read_tls_config
 from modelyard.wire import MODEL_SERVICE, config_pb2, serving_pb2
 from tests.support.models import publish_affine
-from tests.support.server import TRANSPORT, RunningServer, serve
+from tests.support.server import TRANSPORT, RunningServer, free_port, run_to_end, serve
 
 
 @dataclass(frozen=True)
@@ -272,3 +278,85 @@ def test_whether_clients_show_a_certificate_changes_at_a_restart_only(
 def test_secrets_are_not_shown(tmp_path: Path, server_pair: Pair) -> None:
     flag = config_flag(tmp_path, server_pair)
     assert "PRIVATE KEY" not in repr(read_tls_config(Path(flag.partition("=")[2])))
+
+
+def authority_until(folder: Path, name: str, year: int) -> Pair:
+    """An authority that is valid to the end of a year before."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    named = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = x509.CertificateBuilder(
+        named, named, key.public_key(), x509.random_serial_number(), datetime(2020, 1, 1), datetime(year, 1, 1)
+    )
+    signed = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    pair = Pair(folder / f"{name}.key", folder / f"{name}.pem")
+    pair.certificate.write_bytes(signed.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    pair.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return pair
+
+
+def test_clients_of_an_authority_that_has_expired_are_not_let_in(
+    tmp_path: Path, folder: Path, authority: Pair, server_pair: Pair, client_pair: Pair
+) -> None:
+    """Among others that are valid; and where it is the only one, the server does not start."""
+    expired = authority_until(tmp_path, "expired", 2021)
+    former = issue(tmp_path, "former", expired)
+    both = Pair(authority.key, tmp_path / "both.pem")
+    both.certificate.write_text(
+        "# Főtanúsítvány\n" + expired.certificate.read_text() + authority.certificate.read_text()
+    )
+    flags = [config_flag(tmp_path, server_pair, both, verify=True)]
+    with serve(folder / "affine", model="affine", log_dir=tmp_path, flags=flags, wait=False) as server:
+        wait_ready(server, authority, client_pair)
+        assert rest_status(server, authority, client_pair) == 200
+        with pytest.raises(OSError):
+            rest_status(server, authority, former)
+    alone = Path(config_flag(tmp_path, server_pair, expired, verify=True).partition("=")[2])
+    with pytest.raises(ConfigurationError, match=r"ssl-True\.config: custom_ca has expired \(Jan  1 00:00:00 2021 GMT"):
+        read_tls_config(alone)
+    # Where nobody has to show a certificate, it does not matter.
+    assert not read_tls_config(Path(config_flag(tmp_path, server_pair, expired).partition("=")[2])).verify_client
+
+
+def test_a_chain_and_its_key_of_another_kind(tmp_path: Path, server_pair: Pair) -> None:
+    """OpenSSL's own words for these are about something else."""
+    certificate = server_pair.certificate.read_text()
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", tmp_path / "rsa.key", "-out",
+            tmp_path / "rsa.pem", "-subj", "/CN=rsa")  # fmt: skip
+    openssl("req", "-x509", "-newkey", "rsa:1024", "-nodes", "-keyout", tmp_path / "small.key", "-out",
+            tmp_path / "small.pem", "-subj", "/CN=small")  # fmt: skip
+    rsa = (tmp_path / "rsa.pem").read_text()
+    file = tmp_path / "ssl.config"
+
+    def refusal(key: Path, certificates: str) -> str:
+        file.write_text(text_format.MessageToString(
+            config_pb2.SSLConfig(server_key=key.read_text(), server_cert=certificates)
+        ))  # fmt: skip
+        with pytest.raises(ConfigurationError) as caught:
+            read_tls_config(file)
+        return caught.value.message
+
+    for key, certificates in ((tmp_path / "rsa.key", certificate), (server_pair.key, rsa + certificate)):
+        message = refusal(key, certificates)
+        assert "do not belong together; expected the key of the first certificate there: the server's own" in message
+    small = refusal(tmp_path / "small.key", (tmp_path / "small.pem").read_text())
+    assert f"{file}: server_cert cannot be used" in small
+    assert "expected RSA keys of 2048 bits or more" in small
+    # A comment in letters beyond ASCII, as bundles of authorities have them, is none of TLS's business.
+    file.write_text(text_format.MessageToString(
+        config_pb2.SSLConfig(server_key=server_pair.key.read_text(), server_cert="# Zürich\n" + certificate + rsa)
+    ))  # fmt: skip
+    assert read_tls_config(file).certificate.startswith("# Zürich")
+
+
+@pytest.mark.skipif(TRANSPORT == "python", reason="the native core's")
+def test_a_kind_of_key_that_the_transport_lacks(tmp_path: Path, folder: Path) -> None:
+    key, certificate = tmp_path / "k1.key", tmp_path / "k1.pem"
+    openssl("ecparam", "-name", "secp256k1", "-genkey", "-noout", "-out", key)
+    openssl("req", "-x509", "-new", "-key", key, "-out", certificate, "-subj", "/CN=localhost")
+    code, said = run_to_end(
+        f"--model_base_path={folder / 'affine'}", f"--port={free_port()}", "--transport=native",
+        config_flag(tmp_path, Pair(key, certificate)),
+    )  # fmt: skip
+    assert code == 1
+    assert f"{tmp_path / 'ssl-False.config'}: server_key" in said
+    assert "expected a key of RSA with 2048 bits or more, of the curve P-256 or P-384, or Ed25519" in said

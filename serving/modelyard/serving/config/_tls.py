@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import tempfile
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,42 +29,84 @@ class TlsConfig:
     def context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        key, certificate, authority = self.names
+        _, certificate, authority = self.names
         # OpenSSL does not say which of them is wrong: one after the other.
         _load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.certificate, certificate)
         if self.authority:
             _load_certificates(context, self.authority, authority)
         try:
             # OpenSSL reads files only: a private one, for as long as the call lasts.
-            with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+            with tempfile.NamedTemporaryFile("w", suffix=".pem", encoding="utf-8") as file:
                 file.write(self.key + "\n" + self.certificate)
                 file.flush()
                 # With no password given, OpenSSL would ask for one on the terminal.
                 context.load_cert_chain(file.name, password="")
         except (ssl.SSLError, ValueError) as exc:
-            if isinstance(exc, ssl.SSLError) and exc.reason == "KEY_VALUES_MISMATCH":
-                raise ConfigurationError(
-                    f"{key} and {certificate} do not belong together; expected the key of the first certificate there."
-                ) from exc
-            raise ConfigurationError(
-                f"{key} cannot be used: {exc}; expected a private key without a password, as a PEM block."
-            ) from exc
+            raise ConfigurationError(self._complaint(exc)) from exc
         except OSError as exc:
             raise ConfigurationError(
-                f"{key} cannot be loaded: OpenSSL reads files only, and a temporary one cannot be written: {exc}."
+                f"{self.names[0]} cannot be loaded: OpenSSL reads files only, and a temporary one cannot be written: "
+                f"{exc}."
             ) from exc
         if self.verify_client:
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
+    def _complaint(self, problem: Exception) -> str:
+        key, certificate, _ = self.names
+        reason = getattr(problem, "reason", None)
+        # No certificate is assigned to a key of another kind, such as RSA, than the first certificate's.
+        if reason in ("KEY_VALUES_MISMATCH", "NO_CERTIFICATE_ASSIGNED"):
+            return (
+                f"{key} and {certificate} do not belong together; expected the key of the first certificate there: the "
+                "server's own stands first, and those of its authorities after it."
+            )
+        if reason in ("EE_KEY_TOO_SMALL", "CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK"):
+            return (
+                f"{certificate} cannot be used: {problem}; expected RSA keys of 2048 bits or more, or elliptic curves, "
+                "and signatures by SHA-256. Have a new certificate issued."
+            )
+        if "ENCRYPTED" in self.key:
+            return (
+                f"{key} cannot be used: it has a password; expected a private key without a password, as a PEM block: "
+                "openssl pkey -in KEY writes it so."
+            )
+        return f"{key} cannot be used: {problem}; expected a private key without a password, as a PEM block."
+
 
 def _load_certificates(context: ssl.SSLContext, text: str, name: str) -> None:
     try:
-        context.load_verify_locations(cadata=text)
+        # What stands between the blocks, such as an authority's name, may be of any letters; here it must be ASCII.
+        context.load_verify_locations(cadata=text.encode("ascii", "replace").decode("ascii"))
     except (ssl.SSLError, ValueError) as exc:
         raise ConfigurationError(
             f"{name} cannot be used: {exc}; expected certificates as PEM blocks (-----BEGIN CERTIFICATE-----)."
         ) from exc
+
+
+_BLOCK = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+
+
+def _without_expired(tls: TlsConfig) -> TlsConfig:
+    """Without authorities that have expired: OpenSSL refuses their clients, and the native core would not."""
+    blocks = _BLOCK.findall(tls.authority) if tls.verify_client else []
+    if not blocks:
+        return tls
+    good = [block for block in blocks if not _expired(block)]
+    if not good:
+        raise ConfigurationError(
+            f"{tls.names[2]} has expired ({_expired(blocks[0])}), and no client could connect; expected the "
+            "certificate of an authority that is valid now."
+        )
+    return tls if good == blocks else replace(tls, authority="\n".join([*good, ""]))
+
+
+def _expired(block: str) -> str:
+    """When an authority's certificate has expired; empty where it has not."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_verify_locations(cadata=block)
+    ends = [str(certificate["notAfter"]) for certificate in context.get_ca_certs()]
+    return "".join(end for end in ends if ssl.cert_time_to_seconds(end) < time.time())
 
 
 #: A secret of the kind kubernetes.io/tls, as cert-manager writes it.
@@ -85,7 +129,7 @@ def read_tls_config(path: Path, client_ca: Path | None = None) -> TlsConfig:
         tls = replace(tls, authority=authority, verify_client=True, names=names)
     # gRPC itself says nothing more than that the port cannot be had.
     tls.context()
-    return tls
+    return _without_expired(tls)
 
 
 def _read_message(path: Path) -> TlsConfig:
@@ -112,6 +156,6 @@ def _read_message(path: Path) -> TlsConfig:
 
 def _read(path: Path, flag: str) -> str:
     try:
-        return path.read_text("utf-8")
+        return path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigurationError(f"{flag}: {path} cannot be read: {exc}.") from exc

@@ -137,7 +137,9 @@ class NativeCore:
                 f"another with {flag}."
             ) from exc
         except ValueError as exc:
-            raise _unusable(exc) from exc
+            if tls is None:
+                raise
+            raise _unusable(exc, tls.config) from exc
         if tls is not None and not self._follows_tls:
             self._follows_tls = True
             tls.on_change(self._use_tls)
@@ -146,7 +148,7 @@ class NativeCore:
         try:
             self._server.set_tls(*_texts(tls))
         except ValueError as exc:
-            raise _unusable(exc) from exc
+            raise _unusable(exc, tls) from exc
 
     async def stop(self, part: object, grace_s: float) -> None:
         """Takes no new connections, and answers what was sent, once every transport has asked for it."""
@@ -228,8 +230,12 @@ def _texts(tls: TlsConfig) -> tuple[str, str, str | None]:
     return tls.key, tls.certificate, tls.authority if tls.verify_client else None
 
 
-def _unusable(problem: ValueError) -> ConfigurationError:
-    return ConfigurationError(f"The key or a certificate in --ssl_config_file cannot be used: {problem}")
+def _unusable(problem: ValueError, tls: TlsConfig) -> ConfigurationError:
+    # OpenSSL has read them before: what is left is what the core cannot compute with.
+    return ConfigurationError(
+        f"{tls.names[0]} or a certificate cannot be used by the native core: {problem}; expected a key of RSA with "
+        "2048 bits or more, of the curve P-256 or P-384, or Ed25519. --transport=python may take others."
+    )
 
 
 def _processors() -> int:
