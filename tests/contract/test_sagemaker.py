@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from modelyard.errors import ConfigurationError
 from modelyard.serving import parse_flags
+from modelyard.serving.handlers.rest import as_instances
 from tests.support.models import publish_affine
 from tests.support.server import RunningServer, free_port, serve
 
@@ -79,6 +81,94 @@ def test_a_bad_request_is_the_caller_s_error(server: RunningServer) -> None:
     assert status == 400
     assert "error" in json.loads(body)
     assert server.get("/invocations")[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "rows"),
+    [
+        ("application/json", b"5.0", [15.0]),
+        ("application/json", b'{"x": 1.0}', [3.0]),
+        ("application/jsonlines", b'{"x": 1.0}\n{"x": 2.0}\n', [3.0, 6.0]),
+        ("application/json", b'{"x": 1.0}\r\n\r\n{"x": 2.0}', [3.0, 6.0]),
+        ("application/jsonlines", b"1.0\n2.0\n", [3.0, 6.0]),
+        ("application/jsonlines", ROWS, [3.0, 6.0]),
+        ("text/csv", b"1.0\r\n2.0\r\n", [3.0, 6.0]),
+        ("Text/CSV; charset=utf-8", b" -1\n", [-3.0]),
+        ("text/csv", b"1.0\n" * 30_000, [3.0] * 30_000),
+    ],
+)
+def test_rows_as_sagemaker_s_own_container_takes_them(
+    server: RunningServer, kind: str, body: bytes, rows: list[float]
+) -> None:
+    status, answer = server.post("/invocations", body, {"Content-Type": kind})
+    assert (status, json.loads(answer)) == (200, {"predictions": rows})
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "instances"),
+    [
+        ("text/csv", b"1,2\n3,4", [[1, 2], [3, 4]]),
+        ("text/csv", b'"a","b c"\n"d","e"', [["a", "b c"], ["d", "e"]]),
+        ("text/csv", 'Zürich,x\nBasel,"y"'.encode(), [["Zürich", "x"], ["Basel", '"y"']]),
+        ("application/json", b"[1, 2]", [[1, 2]]),
+        ("application/json", b" [[1, 2], [3, 4]]", [[1, 2], [3, 4]]),
+        ("application/jsonlines", b"[1, 2]\n[3, 4]", [[1, 2], [3, 4]]),
+    ],
+)
+def test_rows_of_several_columns(kind: str, body: bytes, instances: list[object]) -> None:
+    assert json.loads(as_instances(body, kind)) == {"instances": instances}
+
+
+def test_what_the_router_judges_is_passed_on_as_it_is() -> None:
+    for kind, body in (("application/x-image", b"\xff"), ("", b"1,2"), ("application/json", b"  ")):
+        assert as_instances(body, kind) == body
+
+
+def test_an_answer_of_one_line_for_batch_transform(server: RunningServer) -> None:
+    request = urllib.request.Request(
+        f"{server.rest_url}/invocations", b"1.0\n2.0", {"Content-Type": "text/csv", "Accept": "application/jsonlines"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        body = response.read()
+        assert response.headers["Content-Type"] == "application/jsonlines"
+    assert (body.count(b"\n"), json.loads(body)) == (0, {"predictions": [3.0, 6.0]})
+
+
+def test_an_archive_as_for_sagemaker_s_own_container(tmp_path: Path) -> None:
+    """Several models, of which requests choose, and a script that is not run."""
+    publish_affine(tmp_path / "double", slope=2.0, intercept=0.0)
+    publish_affine(tmp_path / "treble", slope=3.0, intercept=0.0)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "inference.py").write_text("")
+    port = free_port()
+    env = {
+        "SAGEMAKER_BIND_TO_PORT": str(port), "MODEL_BASE_PATH": str(tmp_path),
+        "SAGEMAKER_TFS_DEFAULT_MODEL_NAME": "treble", "SAGEMAKER_TFS_ENABLE_BATCHING": "true",
+    }  # fmt: skip
+    with serve(None, model="treble", log_dir=tmp_path, flags=["serve"], env=env, wait=False) as started:
+        server = replace(started, rest_port=port)
+        server.wait_until(lambda: server.get("/ping")[0] == 200, 30, "ready")
+        assert json.loads(server.post("/invocations", ROWS)[1]) == {"predictions": [3.0, 6.0]}
+        named = {"X-Amzn-SageMaker-Custom-Attributes": "tfs-model-name=double"}
+        assert json.loads(server.post("/invocations", ROWS, named)[1]) == {"predictions": [2.0, 4.0]}
+        assert "inference.py is not run" in server.log_text()
+        assert "no effect here: SAGEMAKER_TFS_ENABLE_BATCHING;" in server.log_text()
+    with pytest.raises(ConfigurationError, match="is 'hat', and .* has no such model; expected one of double, treble"):
+        parse_flags(["serve"], env | {"SAGEMAKER_TFS_DEFAULT_MODEL_NAME": "hat"})
+
+
+def test_where_the_models_of_an_archive_are(tmp_path: Path) -> None:
+    env = {"MODEL_BASE_PATH": str(tmp_path)}
+    publish_affine(tmp_path / "export" / "Servo", slope=2.0, intercept=0.0)
+    (model,) = parse_flags(["serve"], env).models
+    assert (model.name, model.base_path) == ("Servo", tmp_path / "export" / "Servo")
+    (model,) = parse_flags(["serve"], env | {"MODEL_NAME": "mine"}).models
+    assert (model.name, model.base_path) == ("mine", tmp_path / "export" / "Servo")
+    publish_affine(tmp_path / "other", slope=2.0, intercept=0.0)
+    with pytest.raises(ConfigurationError, match=r"holds several models: .*/export/Servo, .*/other; expected one"):
+        parse_flags(["serve"], env)
+    with pytest.raises(ConfigurationError, match="SAGEMAKER_MULTI_MODEL is true"):
+        parse_flags(["serve"], env | {"SAGEMAKER_MULTI_MODEL": "True"})
 
 
 def test_without_the_flag_there_are_no_such_urls(half_server: RunningServer) -> None:

@@ -150,7 +150,16 @@ def _models(
         models = _single_model(args, environment)
     if args.sagemaker and not models:
         raise ConfigurationError(f"--sagemaker answers for a model, and {repository or config_file} has none.")
-    if args.sagemaker and repository is not None and len(models) > 1:
+    default = getattr(args, "sagemaker_default", "")
+    if default:
+        # The first is the one that requests need not name.
+        models = tuple(sorted(models, key=lambda model: model.name != default))
+        if models and models[0].name != default:
+            raise ConfigurationError(
+                f"SAGEMAKER_TFS_DEFAULT_MODEL_NAME (or MODEL_NAME) is {default!r}, and {repository} has no such model; "
+                f"expected one of {', '.join(model.name for model in models)}."
+            )
+    elif args.sagemaker and repository is not None and len(models) > 1:
         raise ConfigurationError(
             f"--sagemaker answers for one model, and --model_repository={repository} has {len(models)}: "
             f"{', '.join(model.name for model in models)}. Use --model_base_path={repository}/NAME --model_name=NAME "
