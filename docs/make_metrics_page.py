@@ -18,10 +18,22 @@ Prometheus' page is at `http://HOST:8501/metrics`, with no configuration, and at
 (`rules.yml`, with `promtool`'s tests in `rules_test.yml`) and a dashboard for Grafana; the tests run all of them
 against a real Prometheus and a real server.
 
-- **Upstream's names, labels and buckets are as they are**, so that dashboards for TensorFlow Serving go on working.
+- **Upstream's names, labels and buckets are as they are**, so that dashboards for TensorFlow Serving go on working:
+  of the metrics in the first table. In `runtime_latency`, `runtime` is the runtime's name, where upstream has `TF1`.
   `request_latency` and `request_count` have the requests of the Open Inference Protocol, too (`API` is `ModelInfer`
   over gRPC, `ModelStreamInfer` for each message of a stream, `infer` over REST), and requests that the native core
   refuses, or whose callers left.
+- **Metrics of TensorFlow itself** (`:tensorflow:core:...`) are not here, since no graph of its runs. What to ask in
+  their place:
+
+  | instead of | ask |
+  |---|---|
+  | `rate(:tensorflow:core:graph_runs[5m])` | `sum(rate(:modelyard:serving:compute_latency_count[5m]))` |
+  | `rate(:tensorflow:core:graph_run_time_usecs[5m])` | `sum(rate(:modelyard:serving:compute_latency_sum[5m]))` |
+  | `:tensorflow:core:graph_run_time_usecs_histogram_bucket` | `:modelyard:serving:compute_latency_bucket` |
+  | `:tensorflow:cc:saved_model:load_latency` | `:modelyard:serving:load_latency_sum` |
+  | `:tensorflow:core:graph_build_calls`, `graph_build_time_usecs` | nothing: graphs are built at loading |
+
 - **Unknown names make no series.** Requests for models that were never found share the empty name; signatures
   are those that a model has; of callers the first 100 have names, and the others are `other`. When a version is
   unloaded its gauges end at once, and its counters when four newer ones are gone, too.

@@ -60,9 +60,9 @@ model directories, configuration files, requests, answers and errors are TensorF
   accepts reloads from every caller that reaches the port: `--insecure_admin=anywhere`; for this machine alone,
   `=loopback`.
 - **In the place of SageMaker's own TensorFlow container** (argument `serve`), models are found where it finds them
-  (`/opt/ml/model/1/`, `.../NAME/1/`, `.../export/Servo/1/`), and `/invocations` takes rows without names as JSON, JSON lines and CSV, and
-  answers in one line where `Accept` asks for JSON or JSON lines. `code/inference.py` is not run, and of the variables
-  `SAGEMAKER_TFS_...` only `SAGEMAKER_TFS_DEFAULT_MODEL_NAME` counts: the log says so of both. Multi-model endpoints
+  (`/opt/ml/model/1/`, `.../NAME/1/`, `.../export/Servo/1/`), and `/invocations` takes rows without names as JSON, JSON
+  lines and CSV, and answers in one line where `Accept` asks for JSON or JSON lines. `code/inference.py` is not run, and
+  of the variables `SAGEMAKER_TFS_...` only `SAGEMAKER_TFS_DEFAULT_MODEL_NAME` counts: the log says so of both. Multi-model endpoints
   (`SAGEMAKER_MULTI_MODEL`, `/models`) are refused at the start.
 - **An unknown flag is an error** that names the nearest one; upstream prints its usage and starts all the same.
 """
@@ -107,7 +107,8 @@ def page() -> str:
         "",
         "## Metrics",
         "",
-        "Upstream's, by their names and with their labels, and more: [metrics](metrics.md).",
+        "TensorFlow Serving's, by their names and with their labels, and more. TensorFlow's own, such as "
+        "`:tensorflow:core:graph_runs`, are not there: [metrics](metrics.md) has what to ask in their place.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from modelyard.errors import ConfigurationError
+from modelyard.serving import parse_flags
 from modelyard.serving.config import BatchParameters, LoadOptions, ServerOptions, read_batch_parameters
 
 PARAMETERS = """
@@ -82,3 +83,14 @@ def test_parameters_that_make_no_sense(tmp_path: Path, text: str, message: str) 
 def test_batches_at_the_same_time(device: str, threads: int, batching: BatchParameters | None, expected: int) -> None:
     options = ServerOptions(load=LoadOptions(device=device), threads=threads, batching=batching)
     assert options.parallel_batches == expected
+
+
+def test_the_name_of_the_threads_is_upstream_s_without_a_file_too(tmp_path: Path) -> None:
+    """It is a label of ``queuing_latency``."""
+    flags = ["--model_base_path=/m", "--enable_batching"]
+    file = tmp_path / "batching.config"
+    file.write_text("max_batch_size { value: 8 }")
+    for more, name in (([], "model_server_batch_threads"), ([f"--batching_parameters_file={file}"], "batch_threads")):
+        batching = parse_flags([*flags, *more]).batching
+        assert batching is not None
+        assert batching.pool_name == name

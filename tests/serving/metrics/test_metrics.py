@@ -57,6 +57,8 @@ def test_upstream_s_buckets() -> None:
     assert len(LATENCY_BUCKETS_US) == 33
     assert [f"{bound:g}" for bound in LATENCY_BUCKETS_US[:6]] == ["10", "18", "32.4", "58.32", "104.976", "188.957"]
     assert LATENCY_BUCKETS_US[-1] == pytest.approx(10 * 1.8**32)
+    (queue,) = (family.buckets for family in FAMILIES if family.name.endswith("batching_session:queuing_latency"))
+    assert (len(queue), [f"{bound:g}" for bound in queue[:3]]) == (52, ["100", "120", "144"])
 
 
 @pytest.mark.parametrize(

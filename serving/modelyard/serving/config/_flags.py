@@ -35,6 +35,8 @@ _LOG = logging.getLogger("modelyard.serving")
 
 #: With batching, calls of Classify and Regress each hold a thread while they wait for their batch.
 _WAITING_THREADS = 64
+#: Upstream's, where no file of parameters names them: a label of metrics.
+_BATCH_POOL = "model_server_batch_threads"
 _IMAGE_MODEL_NAME = "model"
 _IMAGE_BASE_PATH = "/models"
 
@@ -216,7 +218,7 @@ def _batching(args: argparse.Namespace, cpus: int) -> BatchParameters | None:
             raise ConfigurationError("--batching_parameters_file was set without setting --enable_batching to true.")
         return None
     if not args.batching_parameters_file:
-        return BatchParameters(threads=cpus, pad_with_zeros=args.batching_zero_padding)
+        return BatchParameters(threads=cpus, pool_name=_BATCH_POOL, pad_with_zeros=args.batching_zero_padding)
     file = locate(args.batching_parameters_file)
     parameters = read_batch_parameters(file, pad_with_zeros=args.batching_zero_padding)
     return parameters if parameters.threads else replace(parameters, threads=cpus)

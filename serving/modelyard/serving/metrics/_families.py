@@ -7,6 +7,8 @@ from typing import Literal, NamedTuple
 
 #: Upstream's buckets for microseconds: 10 * 1.8^i, 33 of them.
 LATENCY_BUCKETS_US: tuple[float, ...] = tuple(10 * 1.8**index for index in range(33))
+#: Upstream's for the time in a batch's queue: 100 * 1.2^i, 52 of them.
+QUEUE_BUCKETS_US: tuple[float, ...] = tuple(100 * 1.2**index for index in range(52))
 #: Upstream's buckets for numbers of examples: powers of two.
 EXAMPLE_BUCKETS: tuple[float, ...] = tuple(float(1 << index) for index in range(15))
 #: Buckets for the parts of a request, in microseconds: few, since there is a histogram for each signature of each
@@ -52,7 +54,7 @@ FAMILIES: Sequence[Family] = (
     Family(":tensorflow:cc:saved_model:load_attempt_count", "counter", "Attempts to load a version.",
            ("model_path", "status")),
     Family(f"{_BATCHING}queuing_latency", "histogram", "Time that a request waited for its batch, in microseconds.",
-           ("thread_pool_name",), LATENCY_BUCKETS_US),
+           ("thread_pool_name",), QUEUE_BUCKETS_US),
     Family(f"{_BATCHING}input_batch_size", "histogram", "Rows in a request.", (), EXAMPLE_BUCKETS),
     Family(f"{_BATCHING}processed_batch_size", "histogram", "Rows in a batch.", (), EXAMPLE_BUCKETS),
     Family(f"{_BATCHING}padding_size", "histogram", "Rows added to fill a batch.", ("execution_batch_size",),
