@@ -62,8 +62,8 @@ model directories, configuration files, requests, answers and errors are TensorF
 - **In the place of SageMaker's own TensorFlow container** (argument `serve`), models are found where it finds them
   (`/opt/ml/model/1/`, `.../NAME/1/`, `.../export/Servo/1/`), and `/invocations` takes rows without names as JSON, JSON
   lines and CSV, and answers in one line where `Accept` asks for JSON or JSON lines. `code/inference.py` is not run, and
-  of the variables `SAGEMAKER_TFS_...` only `SAGEMAKER_TFS_DEFAULT_MODEL_NAME` counts: the log says so of both. Multi-model endpoints
-  (`SAGEMAKER_MULTI_MODEL`, `/models`) are refused at the start.
+  of the variables `SAGEMAKER_TFS_...` only `SAGEMAKER_TFS_DEFAULT_MODEL_NAME` counts: the log says so of both.
+  Multi-model endpoints (`SAGEMAKER_MULTI_MODEL`, `/models`) are refused at the start.
 - **An unknown flag is an error** that names the nearest one; upstream prints its usage and starts all the same.
 """
 

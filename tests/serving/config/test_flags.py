@@ -206,6 +206,15 @@ def test_a_page_of_metrics_has_a_path_from_the_root(tmp_path: Path) -> None:
     )
 
 
+def test_metrics_need_the_rest_port(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "monitoring.config"
+    file.write_text("prometheus_config { enable: true }")
+    parse(f"--monitoring_config_file={file}", "--rest_api_port=8501")
+    assert not caplog.records
+    parse(f"--monitoring_config_file={file}")
+    assert f"--monitoring_config_file={file} has no effect: metrics are on the REST port" in caplog.text
+
+
 def test_a_flag_of_few_values_names_all_of_them() -> None:
     unnamed = {
         flag.name: [choice for choice in flag.choices if not re.search(rf"\b{choice}\b", flag.help)] for flag in FLAGS
