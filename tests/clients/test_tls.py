@@ -17,7 +17,7 @@ import grpc
 import pytest
 
 from modelyard.clients import ClientOptions, TlsOptions, connect
-from modelyard.errors import ProtocolError, UnavailableError
+from modelyard.errors import ConfigurationError, ProtocolError, UnavailableError
 from modelyard.wire import MODEL_SERVICE, serving_pb2
 
 STATUS = b'{"model_version_status": [{"version": "3", "state": "AVAILABLE"}]}'
@@ -189,3 +189,17 @@ def test_mutual_tls(scheme: str, certificate: tuple[Path, Path]) -> None:
         with connect(f"{scheme}://localhost:{port}", ClientOptions(tls=TlsOptions(ca=cert))) as client:
             with pytest.raises(UnavailableError):
                 client.status("m", timeout_s=20)
+
+
+@pytest.mark.parametrize("scheme", ["grpcs", "https"])
+def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(
+    scheme: str, certificate: tuple[Path, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    key, cert = certificate
+    locked = tmp_path / "locked.pem"
+    subprocess.run(["openssl", "pkcs8", "-topk8", "-in", key, "-passout", "pass:x", "-out", locked], check=True)
+    options = ClientOptions(tls=TlsOptions(ca=cert, certificate=cert, key=locked))
+    with pytest.raises(ConfigurationError, match=r"locked\.pem cannot be used: .* without a password"):
+        with connect(f"{scheme}://localhost:1", options) as client:
+            client.status("m", timeout_s=20)
+    assert "pass phrase" not in "".join(capfd.readouterr())

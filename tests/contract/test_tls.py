@@ -22,7 +22,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from google.protobuf import text_format
 
-from modelyard.errors import ConfigurationError
+from modelyard.clients import ClientOptions, TlsOptions, connect
+from modelyard.errors import ConfigurationError, UnavailableError
 from modelyard.serving import parse_flags
 from modelyard.serving.access import LiveTls
 from modelyard.serving.config import TlsConfig, read_tls_config
@@ -194,6 +195,17 @@ def test_clients_must_show_a_certificate(folder: Path, authority: Pair, server_p
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
             with pytest.raises(OSError):
                 rest_status(server, authority, unwelcome)
+            # uvicorn and gRPC's own server close the connection, and say nothing.
+            for port in [] if TRANSPORT == "python" else [server.grpc_port, server.rest_port]:
+                scheme = "grpcs" if port == server.grpc_port else "https"
+                tls = TlsOptions(
+                    ca=authority.certificate,
+                    certificate=None if unwelcome is None else unwelcome.certificate,
+                    key=None if unwelcome is None else unwelcome.key,
+                )
+                with connect(f"{scheme}://localhost:{port}", ClientOptions(tls=tls)) as client:
+                    with pytest.raises(UnavailableError, match="wants a client's certificate that it trusts: TlsOpt"):
+                        client.status("affine", timeout_s=20)
         assert rest_status(server, authority, client_pair) == 200
 
 

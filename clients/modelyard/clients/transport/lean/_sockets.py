@@ -6,6 +6,7 @@ import collections
 import contextlib
 import errno
 import os
+import re
 import select
 import socket
 import ssl
@@ -168,6 +169,10 @@ def _connected(address: Address, deadline: float) -> socket.socket:
                 raise
 
 
+#: A server's words about the client's certificate, in OpenSSL's names.
+_REFUSED = re.compile("ALERT_(CERTIFICATE_|BAD_CERTIFICATE|UNKNOWN_CA|UNSUPPORTED_CERTIFICATE)")
+
+
 def failed(exc: OSError | EOFError, url: str) -> ModelyardError:
     """The error that a failure of a socket stands for."""
     # The system's own time-out says that the address does not answer; those of deadlines have no number.
@@ -181,6 +186,11 @@ def failed(exc: OSError | EOFError, url: str) -> ModelyardError:
 def _remedy(exc: OSError | EOFError) -> str:
     if isinstance(exc, ssl.SSLCertVerificationError):
         return "TlsOptions(ca=...) names the authority to trust, server_name=... the name in the certificate."
+    if isinstance(exc, ssl.SSLError) and _REFUSED.search(exc.reason or ""):
+        return (
+            "The server wants a client's certificate that it trusts: TlsOptions(certificate=..., key=...) names the "
+            "chain, the client's own first, and its key."
+        )
     if isinstance(exc, ssl.SSLError):
         return "Does this port speak TLS? Where it does not, the URL begins with grpc:// or http://."
     return "Is the server running?"

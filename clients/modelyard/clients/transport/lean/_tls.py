@@ -13,8 +13,12 @@ def ssl_context(tls: TlsOptions) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=None if tls.ca is None else str(tls.ca))
         if tls.certificate is not None:
-            context.load_cert_chain(tls.certificate, tls.key)
-    except (OSError, ssl.SSLError) as exc:
-        files = ", ".join(str(path) for path in (tls.ca, tls.certificate) if path is not None)
-        raise ConfigurationError(f"The TLS files {files} (and the key) cannot be used: {exc}.") from exc
+            # With no password given, OpenSSL would ask for one on the terminal, and wait.
+            context.load_cert_chain(tls.certificate, tls.key, password="")
+    except (OSError, ValueError) as exc:
+        files = ", ".join(str(path) for path in (tls.ca, tls.certificate, tls.key) if path is not None)
+        raise ConfigurationError(
+            f"The TLS files {files} cannot be used: {exc}; expected PEM files, and the key of the first certificate, "
+            "without a password."
+        ) from exc
     return context
