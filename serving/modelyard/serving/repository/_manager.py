@@ -171,7 +171,7 @@ class ModelManager:
         for watcher in watchers:
             watcher.request_stop(keep_copies=True)
         end = time.monotonic() + _STOP_S
-        return all([watcher.stop(max(0.0, end - time.monotonic()), keep_copies=True) for watcher in watchers])
+        return all([watcher.stop(max(0.0, end - time.monotonic())) for watcher in watchers])
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -233,9 +233,9 @@ class ModelManager:
         if timeout_s == 0:
             return
         for watcher in (*new, *(watcher for watcher, _ in changed)):
-            watcher.wait_until_polled(max(0.0, end - time.monotonic()))
+            watcher.wait_until_polled(end - time.monotonic())
         for thread in leaving:
-            thread.join(max(0.0, end - time.monotonic()))
+            thread.join(end - time.monotonic())
         reasons = {each.config.name: each.failure() for each in (*new, *moved) if each.enabled}
         failures = [f"{{{name}: {reason}}}" for name, reason in reasons.items() if reason]
         if failures:
@@ -263,7 +263,7 @@ class ModelManager:
                 if status.state is VersionState.END:
                     counts["failed"] += status.error is not None
                 else:
-                    counts["loading" if status.state is VersionState.START else status.state.name.lower()] += 1
+                    counts[status.state.name.lower()] += 1
             found += [({"model": name, "state": state}, count) for state, count in counts.items()]
         return found
 
@@ -324,7 +324,7 @@ class ModelManager:
     def wait_until_polled(self, timeout_s: float) -> bool:
         """Waits until every model's versions were tried once."""
         end = time.monotonic() + timeout_s
-        return all(watcher.wait_until_polled(max(0.0, end - time.monotonic())) for watcher in self._watchers.values())
+        return all(watcher.wait_until_polled(end - time.monotonic()) for watcher in self._watchers.values())
 
     def acquire(self, spec: ModelSpec) -> AbstractContextManager[Servable]:
         """A context with a servable, which stays loaded until the context ends.

@@ -253,8 +253,6 @@ class VersionTable:
             by = f" (label {spec.label!r})"
             spec = replace(spec, version=wanted, label=None)
         available = {number: version for number, version in self._versions.items() if version.available}
-        if wanted is None and available:
-            return available[max(available)]
         if wanted is not None and wanted in available:
             return available[wanted]
         for version in self._versions.values():

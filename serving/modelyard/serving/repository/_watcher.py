@@ -131,9 +131,12 @@ class ModelWatcher(VersionTable):
             self._lock.notify_all()
         self._wake.set()
 
-    def stop(self, timeout_s: float | None = None, *, keep_copies: bool = False) -> bool:
-        """Ends the thread and unloads everything, once no request holds it; whether that was done in time."""
-        self.request_stop(keep_copies=keep_copies)
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """Ends the thread and unloads everything, once no request holds it; whether that was done in time.
+
+        Copies go, unless :meth:`request_stop` said before that they stay.
+        """
+        self.request_stop(keep_copies=False)
         end = None if timeout_s is None else time.monotonic() + timeout_s
         # On the model's own thread, or on that of a request to load it.
         idle = self._polling.acquire(timeout=-1 if timeout_s is None else timeout_s)
@@ -142,7 +145,7 @@ class ModelWatcher(VersionTable):
         else:
             _LOG.warning("model %s: not waiting any longer for a version that is being loaded", self._config.name)
         for version in (*self._versions.values(), *self._replaced):
-            self._unload(version, timeout_s=None if end is None else max(0.0, end - time.monotonic()))
+            self._unload(version, timeout_s=None if end is None else end - time.monotonic())
         return idle and not self.loaded()
 
     def wait_until_polled(self, timeout_s: float) -> bool:
