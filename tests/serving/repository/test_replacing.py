@@ -11,17 +11,14 @@ import pytest
 
 from modelyard.artifact import RemotePath
 from modelyard.errors import LoadError, UnavailableError
-from modelyard.serving import LoadOptions, ModelConfig, ModelSpec, Servable, VersionState, WatchOptions, load_servable
+from modelyard.serving import ModelConfig, ModelSpec, Servable, VersionState, WatchOptions
 from modelyard.serving.repository import Admin, ModelManager, ModelWatcher, Version
 from tests.support.models import publish_affine
 from tests.support.waiting import until
+from tests.support.watching import load, look, watched
 
 WAIT_S = 60.0
 MODEL = ModelSpec(name="m")
-
-
-def load(config: ModelConfig, version: int, path: Path) -> Servable:
-    return load_servable(config.name, version, path, LoadOptions())
 
 
 @pytest.fixture
@@ -97,6 +94,53 @@ def test_who_resumes_a_version_does_not_wait_for_its_other_requests(config: Mode
     watcher.resume(servable)
     watcher.give_back(first)
     until(lambda: servable not in watcher.loaded(), WAIT_S, "unloading what it replaced")
+    assert watcher.stop()
+
+
+def test_a_replaced_version_goes_though_its_number_is_served(config: ModelConfig, tmp_path: Path) -> None:
+    watcher, first = replaced(config, tmp_path)
+    old = first.loaded
+    watcher.suspend(old, UnavailableError("it takes too long"))
+    assert watcher.is_ready()
+    look(watcher)
+    watcher.give_back(first)
+    watcher.resume(old)
+    until(lambda: old not in watcher.loaded(), WAIT_S, "unloading what was replaced")
+    assert (len(watcher.loaded()), watcher.is_ready()) == (1, True)
+    assert watcher.stop()
+
+
+def test_one_replaced_version_does_not_take_another_with_it(config: ModelConfig, tmp_path: Path) -> None:
+    watcher, first = replaced(config, tmp_path)
+    old, second = first.loaded, watcher.lend(MODEL)
+    watcher.suspend(old, UnavailableError("it takes too long"))
+    watcher.configure(config)
+    until(lambda: len(watcher.loaded()) == 3, WAIT_S, "replacing the second version")
+    watcher.give_back(first)
+    watcher.resume(old)
+    until(lambda: old not in watcher.loaded(), WAIT_S, "unloading the first version")
+    assert second.loaded in watcher.loaded()
+    watcher.give_back(second)
+    until(lambda: len(watcher.loaded()) == 1, WAIT_S, "unloading the second version")
+    assert watcher.stop()
+
+
+@pytest.mark.parametrize("stops", [True, False], ids=["stops", "is replaced"])
+def test_a_version_whose_batch_hung_goes_when_that_ends(config: ModelConfig, stops: bool) -> None:
+    """Where it is not needed any more: a newer one is there, or the server ends."""
+    watcher = watched(config)
+    version = watcher.lend(MODEL)
+    servable = version.loaded
+    watcher.suspend(servable, UnavailableError("it takes too long"))
+    if stops:
+        assert not watcher.stop(0.0)
+    else:
+        publish_affine(config.base_path, slope=3.0, intercept=0.0)
+        until(lambda: watcher.is_available(2), WAIT_S, "loading a newer one")
+    assert servable in watcher.loaded()
+    watcher.give_back(version)
+    watcher.resume(servable)
+    until(lambda: servable not in watcher.loaded(), WAIT_S, "unloading it")
     assert watcher.stop()
 
 

@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from modelyard.artifact import list_versions
+from modelyard.artifact import RemotePath, list_versions
 from modelyard.serving import VersionPolicy
-from modelyard.serving.repository import file_stamp, file_stats
+from modelyard.serving.repository import VersionState, file_stamp, file_stats
 from modelyard.serving.repository._versions import surplus
+from modelyard.wire import serving_pb2
 from tests.support.hostile import nested_folders
+
+
+def test_states_are_those_of_the_protocol() -> None:
+    assert {each.name: each.value for each in VersionState} == dict(serving_pb2.ModelVersionStatus.State.items())
 
 
 @pytest.mark.parametrize(
@@ -86,6 +91,16 @@ def test_a_stamp_changes_with_the_files(tmp_path: Path) -> None:
     (tmp_path / "more").touch()
     assert file_stamp(tmp_path) != after
     assert file_stamp(tmp_path / "missing") == ()
+
+
+def test_a_stamp_changes_with_the_objects_of_a_store(tmp_path: Path) -> None:
+    place = RemotePath(f"memory://{tmp_path.name}/1")
+    assert file_stamp(place) == ()
+    (place / "variables" / "data").write_bytes(b"one")
+    before = file_stamp(place)
+    assert len(before) == 1
+    (place / "more").write_bytes(b"")
+    assert len(file_stamp(place)) == 2
 
 
 def test_the_stamp_of_what_cannot_be_listed_is_none(tmp_path: Path) -> None:

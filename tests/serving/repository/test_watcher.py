@@ -8,7 +8,6 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -16,56 +15,28 @@ from pathlib import Path
 
 import pytest
 
-from modelyard.artifact import LABELS_NAME, Location, ModelVersion, write_labels
+from modelyard.artifact import LABELS_NAME, ModelVersion, write_labels
 from modelyard.errors import InternalError, LoadError, ModelNotFoundError, ModelyardError
 from modelyard.serving import (
-    LoadOptions,
     ModelConfig,
     ModelSpec,
     Servable,
     VersionPolicy,
     VersionState,
     WatchOptions,
-    load_servable,
 )
 from modelyard.serving.repository import ModelWatcher
 from tests.support.models import publish_affine
 from tests.support.waiting import until
+from tests.support.watching import Failing, damage, graph_of, load, served, watched
 
 TIMEOUT_S = 60.0
-
-
-def load(config: ModelConfig, version: int, path: Path) -> Servable:
-    return load_servable(config.name, version, path, LoadOptions())
-
-
-class Failing:
-    """Loads after some failures."""
-
-    def __init__(self, error: Exception, failures: int) -> None:
-        self.error, self.failures, self.calls = error, failures, 0
-
-    def __call__(self, config: ModelConfig, version: int, path: Path) -> Servable:
-        self.calls += 1
-        if self.calls <= self.failures:
-            raise self.error
-        return load(config, version, path)
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> ModelConfig:
     publish_affine(tmp_path / "m", slope=1.0, intercept=0.0)
     return ModelConfig(name="m", base_path=tmp_path / "m")
-
-
-def watched(
-    config: ModelConfig, loader: Callable[[ModelConfig, int, Path], Servable], *, retries: int = 5
-) -> ModelWatcher:
-    options = WatchOptions(poll_wait_s=0.01, max_load_retries=retries, retry_interval_s=0.001)
-    watcher = ModelWatcher(config, loader, options)
-    watcher.start()
-    assert watcher.wait_until_polled(TIMEOUT_S)
-    return watcher
 
 
 def test_before_the_first_poll_the_reason_is_said(config: ModelConfig) -> None:
@@ -278,22 +249,6 @@ def test_unloading_waits_for_the_last_request(config: ModelConfig) -> None:
         assert stopping.is_alive()
     stopping.join(TIMEOUT_S)
     assert watcher.statuses()[0].state is VersionState.END
-
-
-def graph_of(path: Location) -> Path:
-    return Path(str(path)) / "onnx" / "serving_default.onnx"
-
-
-def damage(path: Location) -> bytes:
-    """Cuts a version's graph, and returns what it was."""
-    graph = graph_of(path)
-    whole = graph.read_bytes()
-    graph.write_bytes(whole[:50])
-    return whole
-
-
-def served(watcher: ModelWatcher) -> list[int]:
-    return [each.version for each in watcher.statuses() if each.state is VersionState.AVAILABLE]
 
 
 def test_a_server_that_starts_serves_the_last_good_version(
