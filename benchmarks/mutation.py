@@ -27,13 +27,16 @@ from datetime import date
 from pathlib import Path
 from queue import SimpleQueue
 
-from benchmarks.pages import processor, write_section
+from benchmarks.pages import read_section, write_section
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
+MARKS = ("<!-- mutation:begin -->", "<!-- mutation:end -->")
 ROOMS = ("clients", "export", "loadtests", "serving", "training")
-#: What a test that does not end gets, beside ten times as long as all of them take without a change.
+#: What tests that do not end get, beside ten times as long as all of them take without a change.
 PATIENCE_S = 30
+#: What one test gets: without a change, none takes as long.
+TEST_S = 120
 #: These change annotations, or mean the same for the values that are compared here.
 _SAME = re.compile(r"BitOr|_Is$|_IsNot$|_Is_Eq|_IsNot_NotEq|RemoveDecorator")
 
@@ -116,7 +119,8 @@ def passes(folder: Path, tests: Sequence[str], limit_s: float | None = None) -> 
         "PYTHONDONTWRITEBYTECODE": "1",
         "TF_ENABLE_ONEDNN_OPTS": "1",
     }
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    ends = ["-o", f"faulthandler_timeout={TEST_S}", "-o", "faulthandler_exit_on_timeout=true"]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *ends, *tests]
     process = subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -174,20 +178,24 @@ def described(path: Path, line: int, before: str, after: str) -> str:
     return f"`{path.name}:{line}` `{old}` → `{new}`"
 
 
-def section(found: dict[str, Found], sample: int, seed: int) -> str:
-    """The table, and the survivors below it."""
-    rows = [
-        f"| {name} | {each.places:,} | {each.killed + len(each.survivors)} | {each.killed} | "
-        f"{each.killed / (each.killed + len(each.survivors)):.0%} |"
-        for name, each in found.items()
-    ]
-    survivors = [f"- {name}: {told}" for name, each in found.items() for told in each.survivors]
+def section(found: dict[str, Found], seed: int, before: str) -> str:
+    """The table, and the survivors below it; of areas that were not tried, what stood there before."""
+    lines = before.splitlines()
+    rows, survivors = [], []
+    for name in AREAS:
+        each = found.get(name)
+        if each is None:
+            rows += [line for line in lines if line.startswith(f"| {name} |")]
+            survivors += [line for line in lines if line.startswith(f"- {name}: ")]
+        else:
+            tried = each.killed + len(each.survivors)
+            share = f"{each.killed / tried:.0%}"
+            rows.append(f"| {name} | {each.places:,} | {seed} | {tried} | {each.killed} | {share} | {date.today()} |")
+            survivors += [f"- {name}: {told}" for told in each.survivors]
     return "\n".join(
         [
-            f"Run on {date.today()}, {processor()}; {sample} changes of each area, drawn with seed {seed}.",
-            "",
-            "| area | places | tried | noticed | |",
-            "|---|---:|---:|---:|---:|",
+            "| area | places | seed | tried | noticed | | on |",
+            "|---|---:|---:|---:|---:|---:|---|",
             *rows,
             *(["", "Not noticed:", "", *survivors] if survivors else []),
         ]
@@ -201,16 +209,16 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=60, help="changes of each area (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="by which they are drawn (default %(default)s)")
     parser.add_argument("--jobs", type=int, default=2, help="tests at a time (default %(default)s)")
-    parser.add_argument("--write", action="store_true", help="write the table into docs/reliability.md")
+    parser.add_argument("--write", action="store_true", help="write it into docs/reliability.md, beside other areas")
     options = parser.parse_args()
     unknown = sorted(set(options.areas) - set(AREAS))
     if unknown:
         parser.error(f"there is no area {', '.join(unknown)}; there are {', '.join(AREAS)}")
     found = {name: run(AREAS[name], options.sample, options.seed, options.jobs) for name in options.areas or AREAS}
-    text = section(found, options.sample, options.seed)
+    text = section(found, options.seed, read_section(PAGE, *MARKS) if options.write else "")
     print(text)
-    if options.write and not options.areas:
-        write_section(PAGE, "<!-- mutation:begin -->", "<!-- mutation:end -->", text)
+    if options.write:
+        write_section(PAGE, *MARKS, text)
     return 0
 
 

@@ -6,6 +6,13 @@ import platform
 from pathlib import Path
 
 
+def read_section(page: Path, start: str, end: str) -> str:
+    """What stands between two marks, which the page has once each."""
+    _, rest = page.read_text("utf-8").split(start)
+    section, _ = rest.split(end)
+    return section.strip("\n")
+
+
 def write_section(page: Path, start: str, end: str, section: str) -> None:
     """Replaces what stands between two marks.
 
