@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,7 +27,7 @@ from modelyard.serving import ModelConfig, ModelSpec, Servable, VersionPolicy, V
 from modelyard.serving.repository import ModelManager, VersionStatus
 from tests.support.models import publish_affine
 from tests.support.waiting import until
-from tests.support.watching import WAIT_S, Gated, Loader, load, look
+from tests.support.watching import WAIT_S, Gated, Loader, damage, load, look
 
 
 def test_versions_are_counted_by_state(tmp_path: Path) -> None:
@@ -300,6 +301,37 @@ def test_models_are_controlled_in_explicit_mode_alone(three: ModelConfig) -> Non
     with managed(three) as polling:
         for change in (polling.load_model, polling.unload_model):
             assert refusal(partial(change, "m"))[0] is UnsupportedError
+
+
+def test_a_model_that_is_loaded_on_request_again_is_as_new(three: ModelConfig, tmp_path: Path) -> None:
+    """One that loads for long, or cannot be loaded any more, does not take the others out of service."""
+    publish_affine(tmp_path / "other", slope=1.0, intercept=0.0)
+    gated = Gated()
+    gated.gate.set()
+    configs = [three, ModelConfig(name="other", base_path=tmp_path / "other")]
+    manager = ModelManager(configs, gated, WatchOptions(explicit=True))
+    manager.start()
+    for name in ("m", "other"):
+        manager.load_model(name)
+    manager.unload_model("m")
+    assert manager.all_ready()
+    gated.gate.clear()
+    gated.entered.clear()
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(manager.load_model, "m")
+        assert gated.entered.wait(WAIT_S)
+        ready = manager.ready("m"), manager.all_ready()
+        gated.gate.set()
+        loading.result(WAIT_S)
+    assert ready == (False, True)
+    manager.unload_model("m")
+    for number in (1, 2, 3):
+        damage(tmp_path / "m" / str(number))
+    manager.unload_model("other")
+    manager.load_model("other")
+    assert refusal(partial(manager.load_model, "m"))[0] is LoadError
+    assert (manager.ready("m"), manager.all_ready()) == (False, True)
+    assert manager.stop()
 
 
 def test_all_base_paths_are_looked_at_when_that_is_asked_for(three: ModelConfig) -> None:

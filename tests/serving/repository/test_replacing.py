@@ -80,7 +80,9 @@ def test_a_replaced_version_that_still_computes_is_seen(config: ModelConfig, tmp
     assert watcher.stop()
 
 
-def test_who_resumes_a_version_does_not_wait_for_its_other_requests(config: ModelConfig, tmp_path: Path) -> None:
+def test_who_resumes_a_version_does_not_wait_for_its_other_requests(
+    config: ModelConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """It is the watchdog: the next batch that hangs may be one of them, and nobody else would notice."""
     watcher, first = replaced(config, tmp_path)
     servable = first.loaded
@@ -92,8 +94,14 @@ def test_who_resumes_a_version_does_not_wait_for_its_other_requests(config: Mode
     # As before: it is seen, and can be suspended once more.
     watcher.suspend(servable, UnavailableError("it takes too long"))
     watcher.resume(servable)
+    caplog.set_level("INFO", "modelyard.serving")
     watcher.give_back(first)
     until(lambda: servable not in watcher.loaded(), WAIT_S, "unloading what it replaced")
+    for thread in threading.enumerate():
+        if thread.name == "modelyard-unload":
+            thread.join(WAIT_S)
+    # Two threads were to do it.
+    assert caplog.messages.count("model m version 1 is unloaded") == 1
     assert watcher.stop()
 
 

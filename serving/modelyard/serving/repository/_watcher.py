@@ -46,7 +46,7 @@ class ModelWatcher(VersionTable):
         self._moved = moved
         self._options = options
         self._watching = False
-        #: Whether a version could answer at any time.
+        #: Whether a version could answer at any time since the model was last asked for.
         self.has_been_ready = False
         self._enabled = not options.explicit
         #: Those of the aspired versions that the policy alone would not have loaded.
@@ -109,6 +109,8 @@ class ModelWatcher(VersionTable):
         """Unloads every version, on the calling thread, once no request holds it."""
         self._enabled = False
         self._poll()
+        # The next load is as the first one: nobody waits for it.
+        self.has_been_ready = False
 
     def start(self) -> None:
         if self._options.explicit or self._options.poll_wait_s < 0:
@@ -390,8 +392,10 @@ class ModelWatcher(VersionTable):
             servable, version.servable = version.servable, None
             version.state, version.error, version.rejected = VersionState.END, None, None
             self._replaced = [each for each in self._replaced if each is not version]
-        if servable is not None:
-            servable.close()
-            if not self._keep_copies:
-                self._cache.forget(servable.path)
+        if servable is None:
+            # Its batch hung twice, and each time a thread was to unload it: the other one did.
+            return
+        servable.close()
+        if not self._keep_copies:
+            self._cache.forget(servable.path)
         _LOG.info("model %s version %d is unloaded", self._config.name, version.number)
