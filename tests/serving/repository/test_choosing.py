@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -108,6 +109,18 @@ def test_who_asked_is_told_once_that_a_label_has_moved(config: ModelConfig) -> N
     # At once, not at the next look: version 1 is not needed any more.
     assert (len(told), watcher.labels, served(watcher)) == (4, {"stable": 2}, [2])
     assert watcher.stop()
+
+
+def test_a_label_ends_with_its_version(config: ModelConfig) -> None:
+    publish(config.base_path, 1, 2)
+    write_labels(config.base_path, {"stable": 1})
+    with watching(config) as watcher:
+        assert asked(watcher, label="stable") == 1
+        shutil.rmtree(Path(str(config.base_path)) / "1")
+        look(watcher)
+        assert (watcher.labels, served(watcher)) == ({}, [2])
+        kind, message = refused(watcher, label="stable")
+        assert (kind, "gives it to version 1, which is not available" in message) == (InvalidModelSpecError, True)
 
 
 def test_base_paths_that_hold_nothing(config: ModelConfig, tmp_path: Path) -> None:

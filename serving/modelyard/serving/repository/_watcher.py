@@ -226,8 +226,10 @@ class ModelWatcher(VersionTable):
     def _reconcile_labelled(self, config: ModelConfig, found: Sequence[AnyVersion]) -> None:
         self._found = frozenset(version.number for version in found)
         needed = self._file_labels.needed() | self._kept
-        self._labelled = needed - {version.number for version in config.policy.aspired(found)}
-        self._reconcile(config.policy.aspired(found, needed))
+        aspired = config.policy.aspired(found, needed)
+        by_policy = {version.number for version in config.policy.aspired(found)}
+        self._labelled = frozenset(version.number for version in aspired if version.number not in by_policy)
+        self._reconcile(aspired)
         self._load_last_good(config, found)
 
     def _load_last_good(self, config: ModelConfig, found: Sequence[AnyVersion]) -> None:
@@ -293,9 +295,9 @@ class ModelWatcher(VersionTable):
 
     def _unload_surplus(self) -> None:
         aspired, available = self._aspired, self._available()
-        if self._labelled & aspired != aspired:
+        if unlabelled := aspired - self._labelled:
             # A version that is loaded for its label alone does not stand in for the newest one.
-            aspired, available = aspired - self._labelled, set(available) - self._labelled
+            aspired, available = unlabelled, set(available) - self._labelled
         for number in surplus(aspired, available, resource_preserving=self._options.resource_preserving):
             self._unload(self._versions[number])
 
