@@ -28,7 +28,7 @@ from modelyard.serving import (
 from modelyard.serving.repository import ModelWatcher
 from tests.support.models import publish_affine
 from tests.support.waiting import until
-from tests.support.watching import Failing, damage, graph_of, load, served, watched
+from tests.support.watching import Failing, damage, graph_of, load, look, served, watched
 
 TIMEOUT_S = 60.0
 
@@ -104,10 +104,12 @@ def test_files_that_vanish_while_they_are_read_are_said_and_read_again(
 
 def test_after_the_last_try_the_version_ends(config: ModelConfig, caplog: pytest.LogCaptureFixture) -> None:
     loader = Failing(RuntimeError("the disk hiccuped"), failures=100)
-    watcher = watched(config, loader, retries=2)
+    watcher = ModelWatcher(config, loader, WatchOptions(poll_wait_s=0.01, max_load_retries=2, retry_interval_s=0.0))
+    watcher.start()
     until(lambda: loader.calls == 3, TIMEOUT_S)
-    watcher.configure(config)
-    assert watcher.wait_until_polled(TIMEOUT_S)
+    # The first may be the look that is under way.
+    for _ in range(3):
+        look(watcher)
     (status,) = watcher.statuses()
     assert (loader.calls, status.state) == (3, VersionState.END)
     assert isinstance(status.error, InternalError)
