@@ -134,10 +134,8 @@ class ModelWatcher(VersionTable):
         self._wake.set()
 
     def stop(self, timeout_s: float | None = None) -> bool:
-        """Ends the thread and unloads everything, once no request holds it; whether that was done in time.
-
-        Copies go, unless :meth:`request_stop` said before that they stay.
-        """
+        """Ends the thread and unloads everything, once no request holds it; whether that was done in time."""
+        # What was said before of copies stays.
         self.request_stop(keep_copies=False)
         end = None if timeout_s is None else time.monotonic() + timeout_s
         # On the model's own thread, or on that of a request to load it.
@@ -395,8 +393,7 @@ class ModelWatcher(VersionTable):
             version.state, version.error, version.rejected = VersionState.END, None, None
             self._replaced = [each for each in self._replaced if each is not version]
         if servable is None:
-            # Its batch hung twice, and each time a thread was to unload it: the other one did.
-            return
+            return  # Its batch hung twice, and each time a thread was to unload it: the other one did.
         servable.close()
         if not self._keep_copies:
             self._cache.forget(servable.path)
