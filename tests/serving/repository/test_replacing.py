@@ -84,24 +84,28 @@ def test_who_resumes_a_version_does_not_wait_for_its_other_requests(
     config: ModelConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is the watchdog: the next batch that hangs may be one of them, and nobody else would notice."""
+    unloaded = "model m version 1 is unloaded"
+    caplog.set_level("INFO", "modelyard.serving")
     watcher, first = replaced(config, tmp_path)
     servable = first.loaded
     watcher.suspend(servable, UnavailableError("it takes too long"))
     publish_affine(tmp_path / "other", slope=3.0, intercept=0.0)
     until(lambda: watcher.is_available(2), WAIT_S, "polling again")
+    # What replaced it has its number, and is replaced, too.
+    until(lambda: unloaded in caplog.messages, WAIT_S, "unloading the other version 1")
+    caplog.clear()
     watcher.resume(servable)
     assert servable in watcher.loaded()
     # As before: it is seen, and can be suspended once more.
     watcher.suspend(servable, UnavailableError("it takes too long"))
     watcher.resume(servable)
-    caplog.set_level("INFO", "modelyard.serving")
     watcher.give_back(first)
     until(lambda: servable not in watcher.loaded(), WAIT_S, "unloading what it replaced")
     for thread in threading.enumerate():
         if thread.name == "modelyard-unload":
             thread.join(WAIT_S)
     # Two threads were to do it.
-    assert caplog.messages.count("model m version 1 is unloaded") == 1
+    assert caplog.messages.count(unloaded) == 1
     assert watcher.stop()
 
 
