@@ -236,8 +236,8 @@ def test_requests_of_a_stream_are_computed_together(tmp_path: Path) -> None:
 def test_a_stream_waits_for_a_client_that_reads_nothing(stub: Any) -> None:
     size = 100_000
     large = typed_request(*([1.0] * size))
-    # Of what so many rows take, the server has known nothing.
-    stub.ModelInfer(large, timeout=60)
+    # Of what so many rows of a stream take, the server has known nothing.
+    assert not next(stub.ModelStreamInfer(iter([large]), timeout=60)).error_message
     sent = 0
 
     def messages() -> Iterator[service_pb2.ModelInferRequest]:
