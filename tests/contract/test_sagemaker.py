@@ -12,7 +12,7 @@ import pytest
 
 from modelyard.errors import ConfigurationError
 from modelyard.serving import parse_flags
-from modelyard.serving.handlers.rest import as_instances
+from modelyard.serving.handlers.rest._sagemaker_bodies import as_instances
 from tests.support.models import publish_affine
 from tests.support.server import RunningServer, free_port, serve
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from modelyard.artifact import Location
 from modelyard.serving import LoadOptions, ModelConfig, Servable, VersionState, WatchOptions, load_servable
-from modelyard.serving.repository import ModelWatcher
+from modelyard.serving.repository import ModelManager, ModelWatcher
 
 #: What happens in a moment gets as long.
 WAIT_S = 60.0
@@ -57,6 +58,18 @@ def watched(config: ModelConfig, loader: Loader = load, *, retries: int = 5) -> 
     watcher.start()
     assert watcher.wait_until_polled(WAIT_S)
     return watcher
+
+
+@contextmanager
+def managed(*configs: ModelConfig, loader: Loader = load, allow_new_labels: bool = False) -> Iterator[ModelManager]:
+    """A manager whose models were tried."""
+    manager = ModelManager(configs, loader, WatchOptions(poll_wait_s=0.01), allow_new_labels=allow_new_labels)
+    manager.start()
+    try:
+        assert manager.wait_until_polled(WAIT_S)
+        yield manager
+    finally:
+        assert manager.stop()
 
 
 def look(watcher: ModelWatcher) -> None:

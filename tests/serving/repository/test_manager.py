@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from modelyard.serving import ModelConfig, ModelSpec, Servable, VersionPolicy, V
 from modelyard.serving.repository import ModelManager, VersionStatus
 from tests.support.models import publish_affine
 from tests.support.waiting import until
-from tests.support.watching import WAIT_S, Gated, Loader, damage, load, look
+from tests.support.watching import WAIT_S, Gated, damage, load, look, managed
 
 
 def test_versions_are_counted_by_state(tmp_path: Path) -> None:
@@ -89,18 +88,6 @@ def test_a_manager_that_leaves_is_not_ready_and_serves_on(tmp_path: Path) -> Non
             assert servable.version == 1
     finally:
         manager.stop()
-
-
-@contextmanager
-def managed(*configs: ModelConfig, loader: Loader = load, allow_new_labels: bool = False) -> Iterator[ModelManager]:
-    """A manager whose models were tried."""
-    manager = ModelManager(configs, loader, WatchOptions(poll_wait_s=0.01), allow_new_labels=allow_new_labels)
-    manager.start()
-    try:
-        assert manager.wait_until_polled(WAIT_S)
-        yield manager
-    finally:
-        assert manager.stop()
 
 
 @pytest.fixture

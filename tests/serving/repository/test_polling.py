@@ -26,13 +26,6 @@ def config(tmp_path: Path) -> ModelConfig:
     return ModelConfig(name="m", base_path=tmp_path / "m")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> RemotePath:
-    place = RemotePath(f"memory://{tmp_path.name}/m")
-    publish_affine(place, slope=1.0, intercept=0.0)
-    return place
-
-
 def test_however_often_it_is_asked_to_look_a_model_has_one_thread(config: ModelConfig) -> None:
     for options in (WatchOptions(poll_wait_s=0.01), WatchOptions(**ONCE), WatchOptions(explicit=True)):
         gated = Gated()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,21 +16,10 @@ from modelyard.serving import ModelConfig, ModelSpec, VersionPolicy, WatchOption
 from modelyard.serving.repository import ModelManager, Version
 from tests.support.models import publish_affine
 from tests.support.waiting import until
-from tests.support.watching import WAIT_S, Gated, Loader, damage, load
+from tests.support.watching import WAIT_S, Gated, damage, load, managed
 
 #: How long is waited for what does not happen: longer than a second, which is what a quotient of two times is.
 IN_VAIN_S = 1.1
-
-
-@contextmanager
-def managed(*configs: ModelConfig, loader: Loader = load) -> Iterator[ModelManager]:
-    manager = ModelManager(configs, loader, WatchOptions(poll_wait_s=0.01))
-    manager.start()
-    try:
-        assert manager.wait_until_polled(WAIT_S)
-        yield manager
-    finally:
-        assert manager.stop()
 
 
 def model(folder: Path, name: str) -> ModelConfig:

@@ -15,9 +15,8 @@ from modelyard.serving import ModelConfig, ModelSpec, Servable, VersionState, Wa
 from modelyard.serving.repository import Admin, ModelManager, ModelWatcher, Version
 from tests.support.models import publish_affine
 from tests.support.waiting import until
-from tests.support.watching import load, look, watched
+from tests.support.watching import WAIT_S, load, look, watched
 
-WAIT_S = 60.0
 MODEL = ModelSpec(name="m")
 
 
@@ -26,13 +25,6 @@ def config(tmp_path: Path) -> ModelConfig:
     publish_affine(tmp_path / "m", slope=1.0, intercept=0.0)
     publish_affine(tmp_path / "other", slope=2.0, intercept=0.0)
     return ModelConfig(name="m", base_path=tmp_path / "m")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> RemotePath:
-    place = RemotePath(f"memory://{tmp_path.name}/m")
-    publish_affine(place, slope=1.0, intercept=0.0)
-    return place
 
 
 def test_a_failed_replacement_leaves_no_mark_on_the_good_version(config: ModelConfig, tmp_path: Path) -> None:

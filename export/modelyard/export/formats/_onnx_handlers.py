@@ -86,10 +86,15 @@ def _divisor(context: Graph, node: Node) -> tuple[str, str | None]:
     dtype, shape = context.get_dtype(node.input[1]), context.get_shape(node.input[1])
     if dtype not in (_INT32, _INT64):
         return node.input[1], None
-    kind = np.int32 if dtype == _INT32 else np.int64
-    one, minus_one = (context.make_const(f"{node.name}/by{n}", np.array(n, kind)).output[0] for n in (1, -1))
+    one, minus_one = _integers(context, f"{node.name}/by", dtype, 1, -1)
     found = context.make_node("Equal", [node.input[1], minus_one]).output[0]
     return context.make_node("Where", [found, one, node.input[1]], dtypes=[dtype], shapes=[shape]).output[0], found
+
+
+def _integers(context: Graph, prefix: str, dtype: int, *values: int) -> list[str]:
+    """Constants of whole numbers, in the dtype that they are computed with."""
+    kind = np.int32 if dtype == _INT32 else np.int64
+    return [context.make_const(f"{prefix}{value}", np.array(value, kind)).output[0] for value in values]
 
 
 def _select(context: Graph, node: Node, name: str, _: list[str]) -> None:
@@ -169,8 +174,7 @@ def _gather(context: Graph, node: Node, name: str, _: list[str]) -> None:
         source = source.inputs[0]
     dtype = context.get_dtype(index)
     if source.is_graph_input() and dtype in (_INT32, _INT64):
-        kind = np.int32 if dtype == _INT32 else np.int64
-        zero, far = (context.make_const(f"{name}/{n}", np.array(n, kind)).output[0] for n in (0, 2**31 - 1))
+        zero, far = _integers(context, f"{name}/", dtype, 0, 2**31 - 1)
         below = context.make_node("Less", [index, zero]).output[0]
         shape = context.get_shape(index)
         checked = context.make_node("Where", [below, far, index], dtypes=[dtype], shapes=[shape]).output[0]
@@ -188,8 +192,7 @@ def _slice(context: Graph, node: Node, name: str, _: list[str]) -> None:
     _, begin, size = node.input
     if not (node.inputs[1].is_const() and node.inputs[2].is_const()):
         dtype, shape = context.get_dtype(size), context.get_shape(size)
-        kind = np.int32 if dtype == _INT32 else np.int64
-        rest, last = (context.make_const(f"{name}/{n}", np.array(n, kind)).output[0] for n in (-1, np.iinfo(kind).max))
+        rest, last = _integers(context, f"{name}/", dtype, -1, 2**31 - 1 if dtype == _INT32 else 2**63 - 1)
         left = context.make_node("Sub", [last, begin], dtypes=[dtype], shapes=[shape]).output[0]
         whole = context.make_node("Equal", [size, rest]).output[0]
         known = context.make_node("Where", [whole, left, size], dtypes=[dtype], shapes=[shape]).output[0]

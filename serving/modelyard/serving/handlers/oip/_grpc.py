@@ -100,13 +100,9 @@ class OipGrpc:
 
     def _stream(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
         """Answers in the order of the requests; an error ends its request, not the stream."""
+        return answer_in_order(requests, lambda data: self._stream_answer(data, context))
 
-        async def answer(data: bytes) -> bytes:
-            return (await self._stream_answer(data, context)).SerializeToString()
-
-        return answer_in_order(requests, answer)
-
-    async def _stream_answer(self, data: bytes, context: Context) -> inference_pb2.ModelStreamInferResponse:
+    async def _stream_answer(self, data: bytes, context: Context) -> bytes:
         answer = inference_pb2.ModelStreamInferResponse()
         started = time.perf_counter()
         model, client, code = "", "", "OK"
@@ -137,7 +133,7 @@ class OipGrpc:
             self._metrics.record_request(
                 model, api=_STREAM, entrypoint="GRPC", status=code, seconds=seconds, client=client
             )
-        return answer
+        return answer.SerializeToString()
 
     async def _statistics(self, message: inference_pb2.ModelStatisticsRequest, _: Context) -> bytes:
         return self._service.statistics(message.name, message.version).SerializeToString()

@@ -6,7 +6,6 @@ from modelyard.serving.handlers.rest._floats import float_texts
 from modelyard.serving.handlers.rest._inflate import inflate
 from modelyard.serving.handlers.rest._json import objects_size, parse_object, quote
 from modelyard.serving.handlers.rest._sagemaker import SageMakerApp
-from modelyard.serving.handlers.rest._sagemaker_bodies import as_instances
 from modelyard.serving.handlers.rest._tensors import value_to_array
 from modelyard.serving.handlers.rest._types import Page, admit, counted, error_answer, hints_of
 
@@ -15,7 +14,6 @@ __all__ = [
     "RestApp",
     "SageMakerApp",
     "admit",
-    "as_instances",
     "config_json",
     "counted",
     "error_answer",
