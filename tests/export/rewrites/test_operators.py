@@ -78,9 +78,14 @@ NUMBERS = tf.lookup.StaticHashTable(
 WEIGHTS = tf.Variable(RNG.normal(size=6).astype(np.float32))
 #: By name, what takes inputs by their names and gives a tensor or several.
 CASES: dict[str, Callable[..., Any]] = {
+    "angle": lambda x: [tf.atan2(x, 1.5), tf.atan2(-0.5, x[:, :1])],
     "arccosine": lambda x: tf.acos(tf.tanh(x)),
     "bincount": lambda i: tf.math.bincount(i % 5, minlength=5, maxlength=5, axis=-1),
     "bitwise": lambda i: tf.bitwise.bitwise_and(i, 7) + tf.bitwise.bitwise_or(i, -9) + tf.bitwise.invert(i),
+    "bits_of_int64": lambda long: [
+        *(getattr(tf.bitwise, f"bitwise_{name}")(long, long * 12345 - 7) for name in ("and", "or", "xor")),
+        tf.bitwise.right_shift(long, 9), tf.bitwise.invert(long),
+    ],
     "box_crops": lambda image, boxes: tf.image.crop_and_resize(
         image, boxes[:, 0] * 0.6, tf.range(tf.shape(image)[0]), [3, 4]
     ),
@@ -97,7 +102,10 @@ CASES: dict[str, Callable[..., Any]] = {
     "contrast": lambda image: tf.image.adjust_contrast(image, 1.5),
     "cosine_transform": lambda x: tf.signal.dct(x, norm="ortho"),
     "cross": lambda m: tf.linalg.cross(m[:, 0], m[:, 1]),
-    "cumulative_logsumexp": lambda x: tf.math.cumulative_logsumexp(x, 1, reverse=True),
+    "cumulative_logsumexp": lambda x: [
+        tf.math.cumulative_logsumexp(x, 1, reverse=True), tf.math.cumulative_logsumexp(x, 1, exclusive=True),
+        tf.math.cumulative_logsumexp(tf.where(x > 0, -math.inf, x), 1),
+    ],
     "cumulative_product": lambda x: tf.math.cumprod(x, 1, exclusive=True, reverse=True) + tf.math.cumprod(x, 1),
     "determinant": lambda m: list(tf.linalg.slogdet(m)),
     "diagonals": lambda m: [
@@ -105,7 +113,9 @@ CASES: dict[str, Callable[..., Any]] = {
         tf.linalg.set_diag(m[:, :, :2], m[:, 0, :2]),
     ],
     "convolved_double": lambda d: tf.nn.conv2d(d[:, :, None, None], tf.ones([2, 1, 1, 2], tf.float64), 1, "VALID"),
-    "division_by_zero": lambda x: tf.math.xdivy(tf.nn.relu(x), tf.nn.relu(x)),
+    "division_by_zero": lambda x: [
+        tf.math.xdivy(tf.nn.relu(x), tf.nn.relu(x)), tf.math.floordiv(x, tf.nn.relu(x)),
+    ],
     "double": lambda d: tf.exp(d) @ tf.ones([3, 2], tf.float64),
     "dot_product": lambda m: tf.einsum("bij,bij->b", m, m + 1.0),
     "dot_and_outer_product": lambda m: [
@@ -125,13 +135,21 @@ CASES: dict[str, Callable[..., Any]] = {
         tf.signal.irfft(tf.signal.rfft(wave[:, : 9 + k[0]])[:, 1:], [11 + k[0]]),
         tf.math.imag(tf.signal.fftshift(tf.signal.fft(tf.cast(wave, tf.complex64)))),
     ],
+    "gathered_from_the_end": lambda m, k: tf.gather(m[:, 0], tf.maximum(k, 0)[:, None] % 3, axis=-1, batch_dims=1),
     "greedy_paths": lambda volume, k: greedy(tf.transpose(volume[:, :, :, 0, 0], [1, 0, 2]), 5 + k),
     "in_top": lambda x, k: tf.math.in_top_k(tf.maximum(k, 0), x, 2),
     "infinite": lambda x: [tf.math.is_inf(1.0 / tf.maximum(x, 0.0)), tf.where(x > 0, x, -math.inf)],
     "inverse": lambda m: tf.linalg.inv(m),
     "inverse_fourier": lambda wave: tf.signal.irfft(tf.signal.rfft(wave, [32]) * tf.complex(0.5, 1.0), [32]),
     "log1p": lambda x: tf.math.log1p(tf.abs(x) * 1e-4) + tf.math.expm1(x * 1e-4),
-    "logarithm": lambda x: tf.math.xlog1py(tf.nn.relu(x), tf.abs(x)),
+    "logarithm": lambda x: [
+        tf.math.xlog1py(tf.nn.relu(x), tf.abs(x)), tf.math.xlogy(tf.nn.relu(x), tf.nn.relu(x)),
+    ],
+    "lengths": lambda x: [tf.nn.l2_loss(x), tf.nn.l2_loss(x[:, :1])],
+    "least_by_keras": lambda x: [
+        keras.ops.argmin(x, 1), keras.ops.argmin(x * [0.0, -1.0, 0.0, 1.0, 0.0, 0.0], -1, keepdims=True),
+        keras.ops.signbit(tf.round(x)),
+    ],
     "looked_up": lambda k: NUMBERS.lookup(tf.cast(k, tf.int64)),
     "matrix_of_integers": lambda i: tf.matmul(i, tf.constant([[1, 2], [3, 4], [5, 6]])),
     "narrow": lambda small: [small + small, small // 7, small % 7, tf.reduce_max(small, 1), small > 3],
@@ -141,12 +159,18 @@ CASES: dict[str, Callable[..., Any]] = {
     "pooled_volume": lambda volume: [
         tf.nn.max_pool3d(volume, 2, 2, "VALID"), tf.nn.avg_pool3d(volume, 3, 2, "SAME"),
     ],
+    "places_of_int64": lambda long: [
+        tf.argmax(long, 1), tf.argmin(tf.concat([long, long], 1), -1, tf.int32), tf.split(long, 3, -1)[1],
+        tf.unstack(long, axis=1)[2],
+    ],
     "large": lambda wide: [
         tf.maximum(wide, 50), tf.clip_by_value(wide, -(2**33), 2**34), tf.sign(wide), tf.reduce_min(wide, 1),
         tf.reduce_min(tf.boolean_mask(wide, wide > 2**60)), tf.reduce_max(wide[: tf.shape(wide)[0]], 0),
         tf.reduce_max(tf.cast(wide, tf.uint32), 1, keepdims=True), tf.reduce_max(tf.reshape(wide, [-1, 2, 3]), [0, 2]),
     ],
-    "quotient": lambda long: [long // 7, long // -1000, tf.abs(long)],
+    "quotient": lambda long: [
+        long // 7, long // -1000, tf.abs(long), tf.truncatediv(long, 7), tf.truncatediv(tf.constant(-1000, tf.int64), long),
+    ],
     "resize_bicubic": lambda image: tf.image.resize(image, [9, 5], "bicubic"),
     "probability": lambda x: [
         tf.math.lgamma(x * 3), tf.math.digamma(x * 3), tf.math.erfinv(tf.tanh(x)), tf.math.ndtri(tf.sigmoid(x * 3)),
@@ -156,13 +180,20 @@ CASES: dict[str, Callable[..., Any]] = {
     "resize_antialias": lambda image: tf.image.resize(image, [4, 4], "bilinear", antialias=True),
     "resize_bilinear": lambda image: [tf.image.resize(image, [9, 9]), tf.image.resize(image, [9, 9], "nearest")],
     "resize_lanczos": lambda image: tf.image.resize(image, [9, 5], "lanczos3"),
+    "turned_by_keras": lambda m: keras.ops.cross(m, np.array([1.0, 2.0, 3.0], np.float32)),
+    "updated_by_keras": lambda m, k: [
+        keras.ops.slice_update(m, [0, 1, 2], m[:, :2, :1] * 3), keras.ops.slice_update(m, [0, k[0], 0], m[:, :2] * 5),
+    ],
     "upsampled": lambda image: upsampled(image[:, :, :, :2]),
     "upsampled_of_any_size": lambda image, k: upsampled(image[:, : k[0] + 4]),
     "vectorized": lambda x: tf.vectorized_map(lambda row: tf.linalg.matvec(tf.ones([2, 6]) * WEIGHTS, row), x),
+    "reversed_columns": lambda image, k: tf.reverse_sequence(image, k + 1, seq_axis=2, batch_axis=0),
     "roll": lambda x: tf.roll(x, [1, -2], [0, 1]),
     "rounds_towards_zero": lambda i: tf.math.mod(i, 7) + tf.truncatemod(i, 7),
     "scanned": lambda x: tf.scan(lambda a, b: tf.tanh(a + b), tf.transpose(x))[-1],
-    "scatter": lambda x, k: tf.scatter_nd(tf.maximum(k, 0)[:, None], x, [4, 6]),
+    "scatter": lambda x, k: [
+        tf.scatter_nd(tf.maximum(k, 0)[:, None], x, [4, 6]), tf.tensor_scatter_nd_sub(x, [[0], [0]], tf.ones([2, 6])),
+    ],
     "searched": lambda x: [tf.searchsorted(tf.sort(x), x * 0.5), tf.searchsorted(tf.sort(x), x, side="right")],
     "segments": lambda x, k: [
         tf.math.unsorted_segment_sum(x, k, 4), tf.math.unsorted_segment_prod(x, k, 4),
@@ -178,11 +209,13 @@ CASES: dict[str, Callable[..., Any]] = {
         keras.layers.UnitNormalization()(x * [[0.0]]), tf.math.rsqrt(tf.nn.relu(x)),
         keras.losses.cosine_similarity(x * 0.0, x),
     ],
+    "softmax_of_columns": lambda image: tf.nn.softmax(image, 2)[:, 1:, -4:, -2],
     "softplus": lambda x: [tf.nn.softplus(x * 200), tf.math.log_sigmoid(x * 200), tf.asinh(x * 1e30)],
     "suppressed": lambda boxes, scores: [
         tf.image.non_max_suppression(boxes[0], scores[0, :, 0], 6, 0.2, 0.4),
         tf.image.non_max_suppression_with_scores(boxes[0], scores[0, :, 1], 6, 0.2, 0.4)[1],
     ],
+    "trace_by_keras": lambda m: keras.ops.trace(m, axis1=1, axis2=2),
     "transposed_dilated": lambda image: keras.ops.conv_transpose(
         image, tf.ones([2, 2, 2, 3]), strides=1, padding="valid", dilation_rate=2
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,12 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tf2onnx.graph import Graph
 
+_LOG = logging.getLogger("modelyard.export")
 
-def convert_function(frozen: Frozen, *, opset: int, renamed: Mapping[str, str] | None = None) -> ModelProto:
+
+def convert_function(
+    frozen: Frozen, *, opset: int, renamed: Mapping[str, str] | None = None, optimized: bool = True
+) -> ModelProto:
     """An ONNX model of a frozen function.
 
     The steps are those of ``tf2onnx.convert.from_function``, except that TensorFlow optimizes the graph without the
@@ -54,7 +59,13 @@ def convert_function(frozen: Frozen, *, opset: int, renamed: Mapping[str, str] |
             del contents
             if failures:
                 raise failures[0]
-            graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=_optimizers(graph))
+            if optimized:
+                try:
+                    graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=_optimizers(graph))
+                # They raise whatever comes up, and leave a graph that is half done.
+                except Exception as exc:
+                    _LOG.info("Not optimized, as tf2onnx fails on it: %s", exc)
+                    return convert_function(frozen, opset=opset, renamed=renamed, optimized=False)
             model = graph.make_model(f"converted from {concrete.name}")
             name_operator_sets(model)
             return _with_shapes(model, {outputs[each.name]: each.shape for each in concrete.outputs})

@@ -1,4 +1,4 @@
-"""Sums along an axis and by segment, searches, and what moves elements."""
+"""Sums along an axis, searches, and what moves elements."""
 
 from __future__ import annotations
 
@@ -49,70 +49,16 @@ def _scan(
     return tf.reverse(x, [axis]) if node.attr["reverse"].b else x
 
 
+def _cumulative_log_sum(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    """With a number in place of minus infinity, whose difference with itself is none."""
+    least = -3.4028235e38
+    total = _scan(_log_add, least, node, [tf.maximum(inputs[0], least), inputs[1]])
+    return tf.where(total > least, total, -math.inf)
+
+
 def _log_add(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     most = tf.maximum(x, y)
     return most + tf.math.log(tf.exp(x - most) + tf.exp(y - most))
-
-
-def _segments(kind: str, node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Of unsorted segments: ONNX scatters sums, and compares for the others."""
-    values, ids, count = inputs
-    count = tf.cast(count, tf.int32)
-    rank = ids.shape.rank
-    rest = tf.shape(values)[rank:]
-    flat = tf.reshape(values, tf.concat([[-1], rest], 0))
-    # What is below zero belongs to no segment: to one more, which is cut off.
-    ids = tf.reshape(tf.cast(ids, tf.int32), [-1])
-    ids = tf.where(ids < 0, count, ids)
-    start = tf.fill(tf.concat([[count + 1], rest], 0), _NEUTRAL[kind](values.dtype))
-    scatter = {"max": tf.tensor_scatter_nd_max, "min": tf.tensor_scatter_nd_min, "sum": tf.tensor_scatter_nd_add}
-    if kind in scatter:
-        return scatter[kind](start, ids[:, tf.newaxis], flat)[:-1]
-    belongs = tf.equal(ids[tf.newaxis], tf.range(count)[:, tf.newaxis])
-    belongs = tf.reshape(belongs, tf.concat([tf.shape(belongs), tf.ones_like(rest)], 0))
-    return tf.reduce_prod(tf.where(belongs, flat[tf.newaxis], tf.ones([], values.dtype)), 1)
-
-
-def _sorted_segments(kind: str, node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    values, ids = inputs
-    count = ids[-1] + 1
-    if kind != "mean":
-        found = getattr(tf.math, f"unsorted_segment_{kind}")(values, ids, count)
-        if kind in ("sum", "prod"):
-            return found
-        # TensorFlow has zero where a segment is empty, not the least number.
-        return tf.where(_sizes(values, ids, count) > 0, found, tf.zeros_like(found))
-    return tf.math.divide_no_nan(tf.math.unsorted_segment_sum(values, ids, count), _sizes(values, ids, count))
-
-
-def _sizes(values: tf.Tensor, ids: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    sizes = tf.math.unsorted_segment_sum(tf.ones(tf.shape(ids), values.dtype), ids, count)
-    return tf.reshape(sizes, tf.concat([[-1], tf.ones_like(tf.shape(values)[1:])], 0))
-
-
-def _sparse_segments(kind: str, node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    values, indices, ids = inputs[:3]
-    return getattr(tf.math, f"segment_{kind}")(tf.gather(values, indices), ids)
-
-
-def _sparse_matmul(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    indices, values, shape, dense = inputs
-    if node.attr["adjoint_a"].b or node.attr["adjoint_b"].b:
-        raise ValueError("a transposed sparse matrix has no operator; transpose it before")
-    rows = values[:, tf.newaxis] * tf.gather(dense, indices[:, 1])
-    return tf.math.unsorted_segment_sum(rows, indices[:, 0], shape[0])
-
-
-def _bincount(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    values, size, weights = inputs
-    kinds = tf.range(size)
-    equal = tf.equal(values[..., tf.newaxis], tf.cast(kinds, values.dtype))
-    axis = values.shape.rank - 1
-    if node.attr["binary_output"].b:
-        return tf.cast(tf.reduce_any(equal, axis), weights.dtype)
-    if weights.shape.rank == values.shape.rank and weights.shape.num_elements() != 0:
-        return tf.reduce_sum(tf.where(equal, weights[..., tf.newaxis], tf.zeros([], weights.dtype)), axis)
-    return tf.cast(tf.reduce_sum(tf.cast(equal, tf.int32), axis), weights.dtype)
 
 
 def _in_top_k(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -219,6 +165,40 @@ def _lookup(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.where(tf.equal(tf.gather(keys, place), wanted), tf.gather(values, place), default)
 
 
+def _gather(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor | None:
+    """Along an axis that is counted from the front: tf2onnx gives up where another is beside ``batch_dims``."""
+    values, indices, axis = inputs[0], inputs[1], constant(inputs[2])
+    if axis is None or axis >= 0:
+        return None
+    return tf.gather(values, indices, axis=int(axis) + values.shape.rank, batch_dims=node.attr["batch_dims"].i)
+
+
+def _broadcast_shape(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The shape of two that are broadcast to one."""
+    rank = tf.reduce_max([tf.shape(each)[0] for each in inputs])
+    first, second = (tf.concat([tf.ones([rank - tf.shape(each)[0]], each.dtype), each], 0) for each in inputs)
+    return tf.where(tf.equal(first, 1), second, first)
+
+
+def _update_slice(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    """What ``keras.ops.slice_update`` is: a part is replaced, moved inwards where it would go beyond the end."""
+    x, part, begin = inputs
+    begin = tf.cast(begin, tf.int32)
+    room = tf.shape(x) - tf.shape(part)
+    begin = tf.maximum(tf.minimum(begin, room), 0)
+    edges = tf.stack([begin, room - begin], 1)
+    return tf.where(tf.pad(tf.ones_like(part, tf.float32), edges) > 0, tf.pad(part, edges), x)
+
+
+def _reversed_rows(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Along the second axis, of rows in the first: ONNX has no others."""
+    x, lengths = inputs
+    along, rows = node.attr["seq_dim"].i, node.attr["batch_dim"].i
+    order = [rows, along, *(axis for axis in range(x.shape.rank) if axis not in (rows, along))]
+    turned = tf.reverse_sequence(tf.transpose(x, order), lengths, seq_axis=1, batch_axis=0)
+    return tf.transpose(turned, np.argsort(order))
+
+
 def _scatter(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """tf2onnx lets the last of equal indices win, where TensorFlow adds."""
     indices, updates, shape = inputs
@@ -323,28 +303,18 @@ def _constant(node: NodeDef, tensor: tf.Tensor) -> int:
 
 _INTEGERS = frozenset(each.as_datatype_enum for each in (tf.int32, tf.int64))
 _MASKS = ("begin_mask", "end_mask", "shrink_axis_mask", "ellipsis_mask")
-_NEUTRAL: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
-    "max": lambda dtype: tf.constant(dtype.min, dtype),
-    "min": lambda dtype: tf.constant(dtype.max, dtype),
-    "prod": lambda dtype: tf.ones([], dtype),
-    "sum": lambda dtype: tf.zeros([], dtype),
-}
 _BOTH = {
     "CTCGreedyDecoder": Rule(_greedy_paths),
-    "CumulativeLogsumexp": Rule(partial(_scan, _log_add, -3.4028235e38)),
+    "CumulativeLogsumexp": Rule(_cumulative_log_sum),
     "Cumprod": Rule(partial(_scan, tf.multiply, 1.0)),
     "InTopKV2": Rule(_in_top_k),
     "RaggedTensorToTensor": Rule(_ragged_rows),
     "LowerBound": Rule(partial(_bound, False)),
-    "SparseTensorDenseMatMul": Rule(_sparse_matmul),
     "Transpose": Rule(_transpose, _is_vectorized),
     "UpperBound": Rule(partial(_bound, True)),
-    **{f"Segment{kind.title()}": Rule(partial(_sorted_segments, kind)) for kind in ("max", "mean", "min", "prod")},
-    **{f"SparseSegment{kind.title()}": Rule(partial(_sparse_segments, kind)) for kind in ("mean", "sum")},
 }
 TFLITE = {
     **_BOTH,
-    "DenseBincount": Rule(_bincount),
     "EnsureShape": Rule(_ensured),
     # Keras makes UpSampling2D of tf.repeat, which is a Tile and a Reshape.
     "Reshape": Rule(_reshape, alone=False),
@@ -355,7 +325,9 @@ TFLITE = {
 }
 ONNX = {
     **_BOTH,
+    "BroadcastArgs": Rule(_broadcast_shape),
+    "GatherV2": Rule(_gather, lambda node: node.attr["batch_dims"].i != 0),
+    "ReverseSequence": Rule(_reversed_rows, lambda node: max(node.attr["seq_dim"].i, node.attr["batch_dim"].i) > 1),
     "ScatterNd": Rule(_scatter),
-    "SegmentSum": Rule(partial(_sorted_segments, "sum")),
-    **{f"UnsortedSegment{kind.title()}": Rule(partial(_segments, kind)) for kind in ("max", "min", "prod", "sum")},
+    "XlaDynamicUpdateSlice": Rule(_update_slice),
 }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from modelyard.export.rewrites._integers import computed_as, has_dtype
 from modelyard.export.rewrites._replay import Rule
 from modelyard.export.rewrites._values import constant
 
@@ -147,5 +148,10 @@ _BOTH = {
     "MatrixTriangularSolve": Rule(_triangular),
 }
 #: Each has what the other lacks.
-ONNX = {**_BOTH, "MatrixDiagV3": Rule(_diagonal_matrix)}
+ONNX = {
+    **_BOTH,
+    "MatrixDiagV3": Rule(_diagonal_matrix),
+    # What tf.eye is of bool, for which onnxruntime has no identity.
+    "MatrixSetDiagV3": Rule(lambda node, inputs: computed_as(node, inputs, tf.float32), has_dtype(tf.bool)),
+}
 TFLITE = {**_BOTH, "MatrixDeterminant": Rule(_determinant), "MatrixDiagPartV3": Rule(_diagonal)}

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Literal
 
 import tensorflow as tf
 
-from modelyard.export.rewrites import _arithmetic, _arrays, _images, _linalg, _lists, _special, _spectra
+from modelyard.export.rewrites import (
+    _arithmetic,
+    _arrays,
+    _images,
+    _integers,
+    _linalg,
+    _lists,
+    _segments,
+    _special,
+    _spectra,
+)
 from modelyard.export.rewrites._floats import has_doubles, widen
 from modelyard.export.rewrites._replay import Replay, Rule, Rules, has_cases, needs_rewrite
 
@@ -22,10 +32,13 @@ _DROPPED = {name: Rule(lambda node, inputs: None) for name in ("PrintV2", "Strin
 #: tf2onnx knows these in TensorFlow's own loops, not in those that are built again.
 _LISTS = {op: replace(rule, alone=False) for op, rule in _lists.RULES.items()}
 _RULES: dict[Target, Rules] = {
-    "onnx": {**_linalg.ONNX, **_arithmetic.ONNX, **_special.ONNX, **_arrays.ONNX, **_images.ONNX, **_LISTS},
+    "onnx": {
+        **_linalg.ONNX, **_integers.ONNX, **_arithmetic.ONNX, **_special.ONNX, **_arrays.ONNX, **_segments.ONNX,
+        **_images.ONNX, **_LISTS,
+    },
     "tflite": {
-        **_linalg.TFLITE, **_arithmetic.TFLITE, **_special.TFLITE, **_arrays.TFLITE, **_images.TFLITE, **_lists.RULES,
-        **_DROPPED,
+        **_linalg.TFLITE, **_integers.TFLITE, **_arithmetic.TFLITE, **_special.TFLITE, **_arrays.TFLITE,
+        **_segments.TFLITE, **_images.TFLITE, **_lists.RULES, **_DROPPED,
     },
 }  # fmt: skip
 
