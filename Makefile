@@ -1,7 +1,7 @@
 # The same commands locally and in CI. They need Python >= 3.11, make and a package index; the rest they install.
 PYTHON ?= python3
-# Processes that run tests at a time: each may take 4 GB.
-JOBS ?= 2
+# Processes that run tests at a time: each may take 4 GB. Of three on two cores one often waits for a server.
+JOBS ?= 3
 # A number: the tests of `make test ORDER=7` run in a random order, and in the same one again.
 ORDER ?=
 VENV := .venv

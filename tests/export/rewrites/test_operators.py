@@ -169,7 +169,8 @@ CASES: dict[str, Callable[..., Any]] = {
         tf.reduce_max(tf.cast(wide, tf.uint32), 1, keepdims=True), tf.reduce_max(tf.reshape(wide, [-1, 2, 3]), [0, 2]),
     ],
     "quotient": lambda long: [
-        long // 7, long // -1000, tf.abs(long), tf.truncatediv(long, 7), tf.truncatediv(tf.constant(-1000, tf.int64), long),
+        long // 7, long // -1000, tf.abs(long), tf.truncatediv(long, 7),
+        tf.truncatediv(tf.constant(-1000, tf.int64), long),
     ],
     "resize_bicubic": lambda image: tf.image.resize(image, [9, 5], "bicubic"),
     "probability": lambda x: [
