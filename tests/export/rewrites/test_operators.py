@@ -110,7 +110,7 @@ CASES: dict[str, Callable[..., Any]] = {
     "determinant": lambda m: list(tf.linalg.slogdet(m)),
     "diagonals": lambda m: [
         tf.linalg.diag(m[:, 0]), tf.linalg.diag_part(m), tf.linalg.det(m),
-        tf.linalg.set_diag(m[:, :, :2], m[:, 0, :2]),
+        tf.linalg.set_diag(m[:, :, :2], m[:, 0, :2]), tf.linalg.diag_part(m, k=1), tf.linalg.diag_part(m[:, :2], k=-1),
     ],
     "convolved_double": lambda d: tf.nn.conv2d(d[:, :, None, None], tf.ones([2, 1, 1, 2], tf.float64), 1, "VALID"),
     "division_by_zero": lambda x: [
@@ -355,11 +355,11 @@ def test_what_has_no_counterpart_is_named(function: Callable[[Any], Any], messag
         export_tflite(traced, tmp_path)
 
 
-def test_another_diagonal_is_none_of_tflite(tmp_path: Path) -> None:
+def test_several_diagonals_are_none_of_tflite(tmp_path: Path) -> None:
     spec = TensorSpec(name="x", dtype="float32", shape=(-1, 3, 3))
 
     def diagonals(x: Any) -> dict[str, Any]:
-        return {"part": tf.linalg.diag_part(x, k=1), "whole": tf.linalg.diag(x[:, 0], k=-1, padding_value=2.0)}
+        return {"part": tf.linalg.diag_part(x, k=(0, 1)), "whole": tf.linalg.diag(x[:, 0], k=-1, padding_value=2.0)}
 
     traced = trace(tf.Module(), {"f": SignatureFunction(inputs=(spec,), function=diagonals)})
     export_onnx(traced, tmp_path)
@@ -367,5 +367,5 @@ def test_another_diagonal_is_none_of_tflite(tmp_path: Path) -> None:
     for x in (floats(3, 3), floats(3, 3)[:1]):
         for name, value in diagonals(x).items():
             np.testing.assert_array_equal(session.run([name], {"x": x})[0], value)
-    with pytest.raises(ConversionError, match=r"MatrixDiagPartV3 \(\S+\) of another diagonal than the main one"):
+    with pytest.raises(ConversionError, match=r"MatrixDiagPartV3 \(\S+\) of several diagonals"):
         export_tflite(traced, tmp_path)

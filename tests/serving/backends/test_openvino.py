@@ -260,6 +260,49 @@ def test_what_has_the_same_place_is_added(tmp_path: Path) -> None:
     assert backend.run("serving_default", feed, ["sums"])["sums"].tolist() == [0, 5, 0, 2]
 
 
+def test_log_softmax_is_along_the_axis_that_was_asked_for(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    x = np.random.default_rng(0).normal(size=(3, 4, 5, 2)).astype(np.float32) * 30
+    module = tf.Module()
+    module.scores = tf.function(
+        lambda x: {str(axis): tf.nn.log_softmax(x, axis) for axis in (1, 2, 3)},
+        input_signature=[tf.TensorSpec([None, 4, 5, 2], name="x")],
+    )
+    tf.saved_model.save(module, str(tmp_path), signatures={"serving_default": module.scores})
+    values = _read(tmp_path).run("serving_default", {"x": x}, ["1", "2", "3"])
+    for axis, value in values.items():
+        np.testing.assert_allclose(value, tf.nn.log_softmax(x, int(axis)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "between"),
+    [("int32", "int64"), ("int32", "int16"), ("int32", "uint16"), ("int64", "int32"), ("float32", "double")],
+)
+def test_what_is_converted_to_and_fro_is_this_call_s(write_onnx, kind: str, between: str) -> None:
+    types = {name: helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in (kind, between)}
+    nodes = [
+        helper.make_node("Cast", ["x"], ["other"], to=types[between]),
+        helper.make_node("Cast", ["other"], ["y"], to=types[kind]),
+    ]
+    backend = _load(write_onnx("converted", nodes, {"x": (kind, ["n", 2])}, {"y": (kind, ["n", 2])}))
+    # Before, the second call was answered with what was in the memory of the first.
+    for number, rows in enumerate((3, 1, 5, 1, 1, 2, 7)):
+        x = np.arange(rows * 2).reshape(rows, 2).astype(kind) + 1000 * number
+        np.testing.assert_array_equal(backend.run("graph", {"x": x}, ["y"])["y"], x)
+
+
+@pytest.mark.parametrize("between", ["int16", "uint16"])
+def test_integers_that_16_bits_do_not_hold_are_cut_as_by_tensorflow(write_onnx, between: str) -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["other"], to=helper.np_dtype_to_tensor_dtype(np.dtype(between))),
+        helper.make_node("Cast", ["other"], ["y"], to=TensorProto.INT32),
+    ]
+    x = np.array([-1, -70_000, 32_768, 65_536, 2**31 - 1, 7], np.int32)
+    backend = _load(write_onnx("cut", nodes, {"x": ("int32", ["n"])}, {"y": ("int32", ["n"])}))
+    np.testing.assert_array_equal(backend.run("graph", {"x": x}, ["y"])["y"], x.astype(between).astype(np.int32))
+
+
 def test_integers_that_openvino_would_cut_are_refused(write_onnx) -> None:
     path = write_onnx(
         "twice", [helper.make_node("Add", ["x", "x"], ["y"])], {"x": ("int64", ["n"])}, {"y": ("int64", ["n"])}

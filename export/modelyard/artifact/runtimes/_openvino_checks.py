@@ -57,6 +57,37 @@ def _keep_order(ops: Any, node: Any) -> bool:
     return True
 
 
+def _pass_on(ops: Any, node: Any) -> bool:
+    """Drops a conversion to and fro, between types that the plugin computes as one.
+
+    It does so itself, and where nothing else is between an input and an output, that then shares the memory of an
+    earlier call's input.
+    """
+    before = node.input_value(0).get_node()
+    if before.get_type_name() != "Convert":
+        return False
+    source, between = before.input_value(0), before.get_element_type().get_type_name()
+    kind = node.get_element_type().get_type_name()
+    if source.get_element_type().get_type_name() != kind or between not in _SAME.get(kind, ()):
+        return False
+    node.output(0).replace(source)
+    return True
+
+
+def _wrap(ops: Any, node: Any) -> bool:
+    """Of integers, what 16 bits hold: the plugin converts to 32."""
+    source, kind = node.input_value(0), node.get_element_type().get_type_name()
+    given = source.get_element_type()
+    if kind not in ("i16", "u16") or not given.is_integral_number() or given.size <= 2:
+        return False
+    all_, sign = (ops.constant(np.array(each, given.to_dtype())) for each in (2**16 - 1, 2**15))
+    kept = ops.bitwise_and(source, all_)
+    if kind == "i16":
+        kept = ops.subtract(ops.bitwise_xor(kept, sign), sign)
+    node.input(0).replace_source_output(kept.output(0))
+    return True
+
+
 def _check_elements(ops: Any, node: Any, *, from_end: bool) -> bool:
     """Of what is written along one axis, the last input."""
     if _is_constant(node):
@@ -245,8 +276,12 @@ def _constant(ops: Any, value: int | list[int]) -> Any:
     return ops.constant(np.array(value, np.int64))
 
 
+#: By a type, others that the plugin computes as it.
+_SAME = {"f32": ("f16", "f64"), "f64": ("f32",), "i32": ("i64", "u32", "u64"), "i64": ("i32",)}
 _CHANGES: tuple[tuple[list[str], Callable[[Any, Any], bool]], ...] = (
     (["opset11.TopK"], _keep_order),
+    (["opset1.Convert"], _pass_on),
+    (["opset1.Convert"], _wrap),
     (["opset1.Convert"], _is_not_zero),
     (["opset10.Unique"], _first_of_each),
     (["opset1.Gather", "opset7.Gather", "opset8.Gather"], _check_gather),

@@ -66,6 +66,7 @@ def convert_function(
                 except Exception as exc:
                     _LOG.info("Not optimized, as tf2onnx fails on it: %s", exc)
                     return convert_function(frozen, opset=opset, renamed=renamed, optimized=False)
+            _drop_no_axes(graph)
             model = graph.make_model(f"converted from {concrete.name}")
             name_operator_sets(model)
             return _with_shapes(model, {outputs[each.name]: each.shape for each in concrete.outputs})
@@ -118,6 +119,15 @@ def _optimizers(graph: Graph) -> dict[str, object]:
     equations = [node.get_attr_value("equation", b"") for node in graph.get_nodes() if node.type == "Einsum"]
     unknown = {"einsum_optimizer"} if any(b"." in each for each in equations) else set()
     return {name: each for name, each in optimizer._get_optimizers().items() if name not in unknown}
+
+
+def _drop_no_axes(graph: Graph) -> None:
+    """Leaves out what adds no axes, as tf2onnx writes it for Einsum: OpenVINO 2026.4 adds one there."""
+    for node in list(graph.get_nodes()):
+        if node.type == "Unsqueeze" and node.inputs[1].is_const() and not node.inputs[1].get_tensor_value():
+            if node.output[0] not in graph.outputs:
+                graph.replace_all_inputs(node.output[0], node.input[0])
+                graph.remove_node(node.name)
 
 
 def _make_constant(definition: GraphDef, values: Mapping[str, npt.NDArray[Any]]) -> dict[str, bytes]:

@@ -118,8 +118,10 @@ def _cross(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
 
 def _diagonal(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     matrix, which = inputs[0], constant(inputs[1])
-    if which is None or which.any():
-        raise ValueError(f"{node.op} ({node.name}) of another diagonal than the main one")
+    if which is None or which.size > 1:
+        raise ValueError(f"{node.op} ({node.name}) of several diagonals")
+    above = int(which)
+    matrix = matrix[..., max(-above, 0) :, max(above, 0) :] if above else matrix
     least = tf.minimum(tf.shape(matrix)[-2], tf.shape(matrix)[-1])
     found = tf.reduce_sum(tf.where(_main_diagonal(matrix), matrix, tf.zeros([], matrix.dtype)), -1)
     return found if matrix.shape[-1] == matrix.shape[-2] else found[..., :least]

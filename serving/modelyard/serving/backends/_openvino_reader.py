@@ -208,6 +208,7 @@ def _read(frontend: str, path: Path, shapes: Mapping[str, tuple[int, ...] | None
         # Named, for the one that fits is else guessed, and tried after the others have complained.
         reader = FrontEndManager().load_by_framework(frontend)
         if frontend == "tf":
+            reader.add_extension(ConversionExtension("LogSoftmax", _log_softmax))
             reader.add_extension(ConversionExtension("ScatterNd", _scatter))
         source = reader.load(str(path))
         if shapes is not None:
@@ -226,6 +227,17 @@ def _read(frontend: str, path: Path, shapes: Mapping[str, tuple[int, ...] | None
     # OpenVINO raises RuntimeError and classes of its frontends that share no name: this is the boundary that maps them.
     except Exception as exc:
         raise LoadError(short_reason(exc)) from exc
+
+
+def _log_softmax(node: Any) -> list[Any]:
+    """``tf.nn.log_softmax``: OpenVINO (2026.4) leaves out transpositions around its own, which are other axes'."""
+    from openvino import opset15 as ops
+
+    last = ops.constant(np.array([-1], np.int64))
+    scores = node.get_input(0)
+    scores = ops.subtract(scores, ops.reduce_max(scores, last, True))
+    total = ops.log(ops.reduce_sum(ops.exp(scores), last, True))
+    return list(ops.subtract(scores, total).outputs())
 
 
 def _scatter(node: Any) -> list[Any]:
