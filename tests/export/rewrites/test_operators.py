@@ -125,6 +125,10 @@ CASES: dict[str, Callable[..., Any]] = {
         x @ tf.random.stateless_normal([6, 2], [1, 2]),
         tf.gather(x, tf.random.experimental.stateless_shuffle([0, 1, 2], [3, 4]), axis=1),
     ],
+    "dilated_of_any_size": lambda image, k: [
+        tf.nn.conv2d(image[:, : k[0] + 4], tf.ones([2, 3, 3, 2]), 1, "SAME", dilations=[3, 2]),
+        tf.nn.depthwise_conv2d(image[:, : k[0] + 4], tf.ones([3, 4, 3, 1]), [1, 1, 1, 1], "SAME", dilations=[2, 2]),
+    ],
     "ensured": lambda image: tf.ensure_shape(tf.nn.relu(image), [None, 6, 7, 3]),
     "fourier": lambda wave: tf.abs(tf.signal.fft(tf.cast(wave, tf.complex64))),
     "fourier_2d": lambda volume: tf.math.real(tf.signal.rfft2d(volume[..., 0])),

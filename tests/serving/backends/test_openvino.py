@@ -260,30 +260,62 @@ def test_what_has_the_same_place_is_added(tmp_path: Path) -> None:
     assert backend.run("serving_default", feed, ["sums"])["sums"].tolist() == [0, 5, 0, 2]
 
 
-def test_log_softmax_is_along_the_axis_that_was_asked_for(tmp_path: Path) -> None:
+def _written_otherwise(x: object, kernel: object) -> dict[str, object]:
+    """What OpenVINO 2026.4 makes something else of, beside a convolution, whose transpositions it moves."""
     import tensorflow as tf
 
-    x = np.random.default_rng(0).normal(size=(3, 4, 5, 2)).astype(np.float32) * 30
+    image = tf.nn.conv2d(x, kernel, 1, "SAME")
+    return {
+        **{f"log_softmax_{axis}": tf.nn.log_softmax(x, axis) for axis in (1, 2, 3)},
+        "tiled": tf.tile(image, [1, 2, 1, 3]),
+        "tiled_before": tf.nn.conv2d(tf.tile(x, [1, 1, 2, 1]), kernel, 1, "SAME"),
+        "normalized": tf.nn.local_response_normalization(image, 1, bias=1.5, alpha=0.3, beta=0.7),
+        "normalized_wide": tf.nn.local_response_normalization(image),
+    }
+
+
+def test_what_its_reader_writes_otherwise_is_as_by_tensorflow(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    numbers = np.random.default_rng(0)
+    x, kernel = numbers.normal(size=(3, 4, 5, 2)).astype(np.float32), numbers.normal(size=(2, 2, 2, 2))
     module = tf.Module()
-    module.scores = tf.function(
-        lambda x: {str(axis): tf.nn.log_softmax(x, axis) for axis in (1, 2, 3)},
+    module.compute = tf.function(
+        lambda x: _written_otherwise(x, tf.constant(kernel, tf.float32)),
         input_signature=[tf.TensorSpec([None, 4, 5, 2], name="x")],
     )
-    tf.saved_model.save(module, str(tmp_path), signatures={"serving_default": module.scores})
-    values = _read(tmp_path).run("serving_default", {"x": x}, ["1", "2", "3"])
-    for axis, value in values.items():
-        np.testing.assert_allclose(value, tf.nn.log_softmax(x, int(axis)), rtol=1e-5, atol=1e-5)
+    tf.saved_model.save(module, str(tmp_path), signatures={"serving_default": module.compute})
+    expected = module.compute(x)
+    values = _read(tmp_path).run("serving_default", {"x": x}, list(expected))
+    for name, value in values.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_a_resize_with_antialiasing_is_refused(write_onnx) -> None:
+    node = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode="linear", antialias=1)
+    shapes = {"x": ("float32", [1, 1, 6, 6])}, {"y": ("float32", [1, 1, 3, 3])}
+    with pytest.raises(LoadError, match="'y' resizes with antialiasing, which OpenVINO leaves out"):
+        _load(write_onnx("resized", [node], *shapes, {"sizes": np.array([1, 1, 3, 3], np.int64)}))
 
 
 @pytest.mark.parametrize(
     ("kind", "between"),
-    [("int32", "int64"), ("int32", "int16"), ("int32", "uint16"), ("int64", "int32"), ("float32", "double")],
+    [
+        ("int32", "int32"),
+        ("int32", "int64"),
+        ("int32", "int16"),
+        ("int32", "uint16"),
+        ("int64", "int32"),
+        ("float32", "float32"),
+        ("float32", "double"),
+    ],
 )
 def test_what_is_converted_to_and_fro_is_this_call_s(write_onnx, kind: str, between: str) -> None:
-    types = {name: helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in (kind, between)}
+    kinds = (between, kind) if between != kind else (kind,)
+    names = ("x", *("other" for _ in kinds[1:]), "y")
     nodes = [
-        helper.make_node("Cast", ["x"], ["other"], to=types[between]),
-        helper.make_node("Cast", ["other"], ["y"], to=types[kind]),
+        helper.make_node("Cast", [names[i]], [names[i + 1]], to=helper.np_dtype_to_tensor_dtype(np.dtype(each)))
+        for i, each in enumerate(kinds)
     ]
     backend = _load(write_onnx("converted", nodes, {"x": (kind, ["n", 2])}, {"y": (kind, ["n", 2])}))
     # Before, the second call was answered with what was in the memory of the first.

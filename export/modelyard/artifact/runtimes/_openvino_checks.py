@@ -58,17 +58,18 @@ def _keep_order(ops: Any, node: Any) -> bool:
 
 
 def _pass_on(ops: Any, node: Any) -> bool:
-    """Drops a conversion to and fro, between types that the plugin computes as one.
+    """Drops a conversion to the same type, and one to and fro between types that the plugin computes as one.
 
     It does so itself, and where nothing else is between an input and an output, that then shares the memory of an
     earlier call's input.
     """
-    before = node.input_value(0).get_node()
-    if before.get_type_name() != "Convert":
-        return False
-    source, between = before.input_value(0), before.get_element_type().get_type_name()
-    kind = node.get_element_type().get_type_name()
-    if source.get_element_type().get_type_name() != kind or between not in _SAME.get(kind, ()):
+    source, kind = node.input_value(0), node.get_element_type()
+    before = source.get_node()
+    if source.get_element_type() != kind and before.get_type_name() == "Convert":
+        source = before.input_value(0)
+        if before.get_element_type().get_type_name() not in _SAME.get(kind.get_type_name(), ()):
+            return False
+    if source.get_element_type() != kind:
         return False
     node.output(0).replace(source)
     return True

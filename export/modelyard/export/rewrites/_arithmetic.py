@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from modelyard.export.rewrites._integers import NARROW, computed_as, has_dtype
+from modelyard.export.rewrites._integers import NARROW, has_dtype
 from modelyard.export.rewrites._replay import Rule
 
 if TYPE_CHECKING:
@@ -111,11 +111,6 @@ def _angle(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor | None:
     return tf.atan2(y * tf.ones_like(x), x * tf.ones_like(y))
 
 
-def _in_single(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Onnxruntime has no convolution of float64."""
-    return computed_as(node, inputs, tf.float32)
-
-
 def _euclidean(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.sqrt(tf.reduce_sum(tf.square(inputs[0]), inputs[1], keepdims=node.attr["keep_dims"].b))
 
@@ -176,8 +171,6 @@ TFLITE = {
 ONNX = {
     **BOTH,
     "ClipByValue": Rule(_clip, has_dtype(*NARROW, tf.int32, tf.int64)),
-    "Conv2D": Rule(_in_single, has_dtype(tf.float64)),
-    "DepthwiseConv2dNative": Rule(_in_single, has_dtype(tf.float64)),
     "Expm1": _one(_expm1),
     "Log1p": _one(_log1p),
     "Xdivy": Rule(_xdivy),

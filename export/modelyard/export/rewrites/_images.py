@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
+from modelyard.export.rewrites._integers import computed_as
 from modelyard.export.rewrites._replay import Rule, emit
 from modelyard.export.rewrites._values import constant
 
@@ -285,6 +286,29 @@ def _dilated_transpose(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return emit(other, [shape, kernel, x]).outputs[0]
 
 
+def _convolution(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor | None:
+    """Of float64, of which onnxruntime has none; and with a dilation, of images whose sizes are not known.
+
+    tf2onnx leaves the padding of these to the runtime, and onnxruntime has none for a dilation.
+    """
+    x, kernel = inputs
+    if x.dtype == tf.float64:
+        return computed_as(node, inputs, tf.float32)
+    if None not in x.shape[1:3]:
+        return None
+    rates = node.attr["dilations"].list.i[1:3]
+    more = [rate * (size - 1) for rate, size in zip(rates, kernel.shape[:2], strict=True)]
+    other = type(node).FromString(node.SerializeToString())
+    other.attr["padding"].s = b"VALID"
+    padded = tf.pad(x, [[0, 0], *([size // 2, size - size // 2] for size in more), [0, 0]])
+    return emit(other, [padded, kernel]).outputs[0]
+
+
+def _is_convolution_to_change(node: NodeDef) -> bool:
+    padded = node.attr["padding"].s == b"SAME" and max(node.attr["strides"].list.i) == 1
+    return node.attr["T"].type == tf.float64.as_datatype_enum or (padded and _is_dilated(node))
+
+
 def _space_to_batch(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     x, blocks, pads = inputs[0], *map(constant, inputs[1:])
     if blocks is None or pads is None or len(blocks) < 3:
@@ -365,6 +389,8 @@ TFLITE = {
 ONNX = {
     **_BOTH,
     "CombinedNonMaxSuppression": Rule(_combined_nms_of_classes),
+    "Conv2D": Rule(_convolution, _is_convolution_to_change),
+    "DepthwiseConv2dNative": Rule(_convolution, _is_convolution_to_change),
     "NonMaxSuppressionV5": Rule(_soft_suppression),
     "ResizeBicubic": Rule(_resize),
     "ScaleAndTranslate": Rule(_resize, _has_other_kernel),

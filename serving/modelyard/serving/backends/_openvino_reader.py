@@ -8,13 +8,12 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from modelyard.artifact import DEFAULT_SIGNATURE, Signature, TensorSpec
 from modelyard.artifact.runtimes import prepare_openvino
 from modelyard.errors import LoadError
+from modelyard.serving.backends._openvino_conversions import CONVERSIONS
 from modelyard.serving.backends._saved_model import (
     INIT_SIGNATURE,
     SAVED_MODEL_NAME,
@@ -208,8 +207,8 @@ def _read(frontend: str, path: Path, shapes: Mapping[str, tuple[int, ...] | None
         # Named, for the one that fits is else guessed, and tried after the others have complained.
         reader = FrontEndManager().load_by_framework(frontend)
         if frontend == "tf":
-            reader.add_extension(ConversionExtension("LogSoftmax", _log_softmax))
-            reader.add_extension(ConversionExtension("ScatterNd", _scatter))
+            for operator, convert in CONVERSIONS.items():
+                reader.add_extension(ConversionExtension(operator, convert))
         source = reader.load(str(path))
         if shapes is not None:
             places = {name: source.get_place_by_tensor_name(name) for name in shapes}
@@ -227,26 +226,6 @@ def _read(frontend: str, path: Path, shapes: Mapping[str, tuple[int, ...] | None
     # OpenVINO raises RuntimeError and classes of its frontends that share no name: this is the boundary that maps them.
     except Exception as exc:
         raise LoadError(short_reason(exc)) from exc
-
-
-def _log_softmax(node: Any) -> list[Any]:
-    """``tf.nn.log_softmax``: OpenVINO (2026.4) leaves out transpositions around its own, which are other axes'."""
-    from openvino import opset15 as ops
-
-    last = ops.constant(np.array([-1], np.int64))
-    scores = node.get_input(0)
-    scores = ops.subtract(scores, ops.reduce_max(scores, last, True))
-    total = ops.log(ops.reduce_sum(ops.exp(scores), last, True))
-    return list(ops.subtract(scores, total).outputs())
-
-
-def _scatter(node: Any) -> list[Any]:
-    """``tf.scatter_nd``, which adds what has the same place; OpenVINO's own keeps the last (2026.4)."""
-    from openvino import opset15 as ops
-
-    places, updates, shape = (node.get_input(index) for index in range(3))
-    zero = ops.convert_like(ops.constant(np.int64(0)), updates)
-    return list(ops.scatter_nd_update(ops.broadcast(zero, shape), places, updates, "sum").outputs())
 
 
 def short_reason(exc: Exception) -> str:
@@ -278,6 +257,9 @@ def _check(model: openvino.Model, signature: Signature) -> None:
     for node in model.get_ops():
         if any(port.get_element_type().get_type_name() == "f64" for port in node.outputs()):
             raise LoadError(f"{node.get_friendly_name()!r} is float64, which OpenVINO computes in float32")
+        if node.get_type_name() == "Interpolate" and node.get_attributes().get("antialias"):
+            # Of ONNX: what its reader makes of TensorFlow's has none.
+            raise LoadError(f"{node.get_friendly_name()!r} resizes with antialiasing, which OpenVINO leaves out")
 
 
 def _check_specs(signature: Signature) -> None:

@@ -1,0 +1,1 @@
+"""Random programs of TensorFlow and Keras, exported and computed by every runtime."""
