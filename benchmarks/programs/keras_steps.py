@@ -13,7 +13,7 @@ from keras import layers, ops
 from benchmarks.programs.draw import Draw, Step, step
 
 _ONE = """absolute ceil cos exp expm1 floor log1p negative round sign sin square tanh trunc erf exp2 signbit isfinite
-celu elu gelu hard_sigmoid hard_silu hard_tanh leaky_relu log_sigmoid relu6 selu sigmoid silu soft_shrink softplus
+celu elu gelu hard_sigmoid hard_silu hard_tanh leaky_relu log_sigmoid relu6 selu sigmoid silu soft_shrink
 softsign sparse_plus squareplus tanh_shrink""".split()
 _ALONG = """all any argmax argmin amax amin average count_nonzero cumprod cumsum flip logsumexp max mean median min norm
 normalize prod softmax log_softmax sort argsort std sum var""".split()

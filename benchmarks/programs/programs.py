@@ -67,13 +67,13 @@ class Program:
     @tf.autograph.experimental.do_not_convert
     def compute(self, **tensors: Any) -> dict[str, Any]:
         """The outputs."""
-        return self.nudged(1.0, tensors)
+        return self.nudged(0.0, 0, tensors)
 
-    def nudged(self, by: float, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs, with all floats on the way multiplied by a number."""
-        known = {name: _times(by, x) for name, x in tensors.items()}
+    def nudged(self, by: float, seed: int, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs, with each float on the way changed by a part of its own, at random."""
+        known = {name: _moved(by, seed, x) for name, x in tensors.items()}
         for number, line in enumerate(self.lines):
-            known[f"t{number}"] = _times(by, line.compute(known))
+            known[f"t{number}"] = _moved(by, seed + number, line.compute(known))
         return {name: tf.identity(known[name]) for name in self.outputs}
 
     @property
@@ -84,8 +84,10 @@ class Program:
         return module
 
 
-def _times(by: float, x: Any) -> Any:
-    return x * by if by != 1.0 and x.dtype.is_floating else x
+def _moved(by: float, seed: int, x: Any) -> Any:
+    if not by or not x.dtype.is_floating:
+        return x
+    return x * (1 + by * np.random.default_rng(seed).uniform(-1, 1, x.shape).astype(np.float32))
 
 
 def examples(names: Sequence[str], kind: str, seed: int) -> Arrays:

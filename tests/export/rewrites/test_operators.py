@@ -214,6 +214,9 @@ CASES: dict[str, Callable[..., Any]] = {
         keras.layers.UnitNormalization()(x * [[0.0]]), tf.math.rsqrt(tf.nn.relu(x)),
         keras.losses.cosine_similarity(x * 0.0, x),
     ],
+    "split_of_any_size": lambda wave, k: [
+        *tf.split(wave[:, : 9 + k[0]], [1, -1, 2], 1), tf.split(tf.roll(wave, 1, 1), [-1, 20], -1)[0],
+    ],
     "softmax_of_columns": lambda image: tf.nn.softmax(image, 2)[:, 1:, -4:, -2],
     "softplus": lambda x: [tf.nn.softplus(x * 200), tf.math.log_sigmoid(x * 200), tf.asinh(x * 1e30)],
     "suppressed": lambda boxes, scores: [

@@ -199,6 +199,23 @@ def _reversed_rows(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.transpose(turned, np.argsort(order))
 
 
+def _split_rest(node: NodeDef, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor] | None:
+    """Parts of which one has what the others leave: tf2onnx hands the -1 on where it does not know the size."""
+    x, sizes, axis = inputs[0], constant(inputs[1]), constant(inputs[2])
+    if sizes is None or axis is None or -1 not in sizes or x.shape.rank is None:
+        return None
+    place = int(axis) % x.shape.rank
+    length = tf.shape(x)[place] if x.shape[place] is None else x.shape[place]
+    rest = length - (int(sizes.sum()) + 1)
+    parts, begin = [], 0
+    for size in (rest if each == -1 else int(each) for each in sizes):
+        first, many = [0] * x.shape.rank, [-1] * x.shape.rank
+        first[place], many[place] = begin, size
+        parts.append(tf.slice(x, first, many))
+        begin += size
+    return parts
+
+
 def _scatter(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """tf2onnx lets the last of equal indices win, where TensorFlow adds."""
     indices, updates, shape = inputs
@@ -329,5 +346,6 @@ ONNX = {
     "GatherV2": Rule(_gather, lambda node: node.attr["batch_dims"].i != 0),
     "ReverseSequence": Rule(_reversed_rows, lambda node: max(node.attr["seq_dim"].i, node.attr["batch_dim"].i) > 1),
     "ScatterNd": Rule(_scatter),
+    "SplitV": Rule(_split_rest),
     "XlaDynamicUpdateSlice": Rule(_update_slice),
 }
