@@ -62,7 +62,7 @@ FUNCTIONS: Mapping[str, Step] = {
     "keras_along": step("f2", lambda d, x: getattr(ops, d.one(*_ALONG))(x, axis=d.axis(x))),
     "keras_pair": step("f1 f1", lambda d, x, y: getattr(ops, d.one(*_PAIRS))(x, y)),
     "keras_integers": step("i1", lambda d, x: getattr(ops, d.one(*_INTEGERS))(x)),
-    "keras_quotient": step("f1", lambda d, x: d.one(ops.floor_divide, ops.mod)(x, d.one(0.7, -3.0))),
+    "keras_quotient": step("f1", lambda d, x: d.one(ops.floor_divide, ops.mod)(x + 0.25, d.one(0.7, -3.0))),
     "keras_quantile": step("f2", lambda d, x: ops.quantile(x, d.one(0.3, 0.5), axis=d.axis(x))),
     "keras_moved": step("f2", lambda d, x: ops.swapaxes(x, 1, d.axis(x)) if d.yes() else ops.moveaxis(x, d.axis(x), 1)),
     "keras_rolled": step("f2", lambda d, x: ops.roll(x, d.whole(-4, 4), d.axis(x))),

@@ -262,14 +262,21 @@ def test_what_has_the_same_place_is_added(tmp_path: Path) -> None:
 
 def _written_otherwise(x: object, kernel: object) -> dict[str, object]:
     """What OpenVINO 2026.4 makes something else of, beside a convolution, whose transpositions it moves."""
+    import keras
     import tensorflow as tf
 
     image = tf.nn.conv2d(x, kernel, 1, "SAME")
     return {
+        # Keras tells zeros apart by the bits of their signs.
+        "largest": keras.ops.argmax(x, -1),
+        "least": keras.ops.argmin(tf.round(x / 40), 1, keepdims=True),
+        "bits": tf.bitwise.bitwise_and(tf.cast(x, tf.int32), 7),
         **{f"log_softmax_{axis}": tf.nn.log_softmax(x, axis) for axis in (1, 2, 3)},
         "tiled": tf.tile(image, [1, 2, 1, 3]),
         "tiled_before": tf.nn.conv2d(tf.tile(x, [1, 1, 2, 1]), kernel, 1, "SAME"),
         "normalized": tf.nn.local_response_normalization(image, 1, bias=1.5, alpha=0.3, beta=0.7),
+        "colours": tf.image.hsv_to_rgb(tf.stack([x[..., 0] * 0 + 1, *[tf.sigmoid(x[..., 1])] * 2], -1)),
+        "more_colours": tf.image.hsv_to_rgb(tf.stack([tf.sigmoid(x[..., 0]), *[tf.sigmoid(x[..., 1])] * 2], -1)),
         "normalized_wide": tf.nn.local_response_normalization(image),
     }
 
@@ -289,6 +296,19 @@ def test_what_its_reader_writes_otherwise_is_as_by_tensorflow(tmp_path: Path) ->
     values = _read(tmp_path).run("serving_default", {"x": x}, list(expected))
     for name, value in values.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_other_bits_of_floats_are_refused(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.compute = tf.function(
+        lambda x: {"y": tf.bitwise.bitwise_and(tf.bitcast(x, tf.int32), 255)},
+        input_signature=[tf.TensorSpec([None], name="x")],
+    )
+    tf.saved_model.save(module, str(tmp_path), signatures={"serving_default": module.compute})
+    with pytest.raises(LoadError, match="there is no counterpart for Bitcast"):
+        _read(tmp_path)
 
 
 def test_a_resize_with_antialiasing_is_refused(write_onnx) -> None:

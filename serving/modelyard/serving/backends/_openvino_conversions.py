@@ -10,6 +10,51 @@ import numpy as np
 from modelyard.errors import LoadError
 
 
+#: Marks what stands for the bits of floats until it is known what is asked of them.
+BITS = "modelyard_bits"
+
+
+def _bitcast(node: Any) -> list[Any]:
+    """The bits of floats, of which OpenVINO has none; Keras' ``argmax`` and ``argmin`` ask for the sign's."""
+    from openvino import Type
+    from openvino import opset15 as ops
+
+    x = node.get_input(0)
+    if x.get_element_type() != Type.f32 or node.get_attribute("type") != Type.i32:
+        raise LoadError("there is no counterpart for Bitcast")
+    bits = ops.convert(x, "i32")
+    bits.rt_info[BITS] = "1"
+    return list(bits.outputs())
+
+
+def _and(node: Any) -> list[Any]:
+    from openvino import opset15 as ops
+
+    first, second = node.get_input(0), node.get_input(1)
+    for bits, mask in ((first, second), (second, first)):
+        known = mask.get_node()
+        if BITS not in bits.get_node().rt_info or known.get_type_name() != "Constant":
+            continue
+        if known.get_vector().tolist() == [-(2**31)]:
+            x, zero = bits.get_node().input_value(0), np.float32(0)
+            negative_zero = ops.logical_and(ops.equal(x, zero), ops.less(ops.divide(np.float32(1), x), zero))
+            below = ops.logical_or(ops.less(x, zero), negative_zero)
+            return list(ops.select(below, np.int32(-(2**31)), np.int32(0)).outputs())
+    return list(ops.bitwise_and(first, second).outputs())
+
+
+def _hsv_to_rgb(node: Any) -> list[Any]:
+    """``tf.image.hsv_to_rgb``: OpenVINO (2026.4) makes grey of a hue of 1, which is red."""
+    from openvino import opset15 as ops
+
+    last = ops.constant(np.int64(-1))
+    hue, saturation, value = ops.split(node.get_input(0), last, 3).outputs()
+    places = ops.add(ops.multiply(hue, np.float32(6)), np.array([5, 3, 1], np.float32))
+    places = ops.subtract(places, ops.multiply(ops.floor(ops.divide(places, np.float32(6))), np.float32(6)))
+    away = ops.clamp(ops.minimum(places, ops.subtract(np.float32(4), places)), 0.0, 1.0)
+    return list(ops.subtract(value, ops.multiply(ops.multiply(value, saturation), away)).outputs())
+
+
 def _log_softmax(node: Any) -> list[Any]:
     """``tf.nn.log_softmax``: OpenVINO (2026.4) leaves out transpositions around its own, which are other axes'."""
     from openvino import opset15 as ops
@@ -60,6 +105,9 @@ def _tile(node: Any) -> list[Any]:
 
 #: By TensorFlow's name of an operator.
 CONVERSIONS: Mapping[str, Callable[[Any], list[Any]]] = {
+    "Bitcast": _bitcast,
+    "BitwiseAnd": _and,
+    "HSVToRGB": _hsv_to_rgb,
     "LRN": _normalize_locally,
     "LogSoftmax": _log_softmax,
     "ScatterNd": _scatter,

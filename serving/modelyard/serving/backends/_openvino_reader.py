@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from modelyard.artifact import DEFAULT_SIGNATURE, Signature, TensorSpec
 from modelyard.artifact.runtimes import prepare_openvino
 from modelyard.errors import LoadError
-from modelyard.serving.backends._openvino_conversions import CONVERSIONS
+from modelyard.serving.backends._openvino_conversions import BITS, CONVERSIONS
 from modelyard.serving.backends._saved_model import (
     INIT_SIGNATURE,
     SAVED_MODEL_NAME,
@@ -257,6 +257,8 @@ def _check(model: openvino.Model, signature: Signature) -> None:
     for node in model.get_ops():
         if any(port.get_element_type().get_type_name() == "f64" for port in node.outputs()):
             raise LoadError(f"{node.get_friendly_name()!r} is float64, which OpenVINO computes in float32")
+        if BITS in node.rt_info:
+            raise LoadError("there is no counterpart for Bitcast")
         if node.get_type_name() == "Interpolate" and node.get_attributes().get("antialias"):
             # Of ONNX: what its reader makes of TensorFlow's has none.
             raise LoadError(f"{node.get_friendly_name()!r} resizes with antialiasing, which OpenVINO leaves out")
