@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -260,7 +261,7 @@ def test_what_has_the_same_place_is_added(tmp_path: Path) -> None:
     assert backend.run("serving_default", feed, ["sums"])["sums"].tolist() == [0, 5, 0, 2]
 
 
-def _written_otherwise(x: object, kernel: object) -> dict[str, object]:
+def _written_otherwise(x: Any, kernel: Any) -> dict[str, Any]:
     """What OpenVINO 2026.4 makes something else of, beside a convolution, whose transpositions it moves."""
     import keras
     import tensorflow as tf

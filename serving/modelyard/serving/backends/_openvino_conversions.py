@@ -9,7 +9,6 @@ import numpy as np
 
 from modelyard.errors import LoadError
 
-
 #: Marks what stands for the bits of floats until it is known what is asked of them.
 BITS = "modelyard_bits"
 
