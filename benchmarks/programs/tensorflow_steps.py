@@ -38,16 +38,11 @@ def _convolve(d: Draw, x: Any) -> Any:
 
 
 def _enlarge(d: Draw, x: Any) -> Any:
-    by, padding, high, wide = d.whole(1, 3), d.one("SAME", "VALID"), d.whole(1, 3), d.whole(1, 3)
-    sizes = [
-        size * by if padding == "SAME" else (size - 1) * by + k
-        for size, k in zip(x.shape[1:3], (high, wide), strict=True)
-    ]
-    filters = (
-        d.weights(max(high, by), max(wide, by), d.whole(1, 3), x.shape[3])
-        if padding == "SAME"
-        else d.weights(high, wide, d.whole(1, 3), x.shape[3])
-    )
+    by, padding = d.whole(1, 3), d.one("SAME", "VALID")
+    kernel = [max(by, d.whole(1, 3)) for _ in range(2)]
+    more = [0, 0] if padding == "SAME" else [size - by for size in kernel]
+    sizes = [size * by + rest for size, rest in zip(x.shape[1:3], more, strict=True)]
+    filters = d.weights(*kernel, d.whole(1, 3), x.shape[3])
     return tf.nn.conv2d_transpose(x, filters, [tf.shape(x)[0], *sizes, filters.shape[2]], by, padding)
 
 
