@@ -110,7 +110,9 @@ def test_a_saved_model_that_others_put_there(environment: Mapping[str, str], tmp
         put(saved, model_dir / "3")
         server.wait_until(lambda: available(server, "m") == {3}, WAIT_S, "serving the whole of it")
         assert error_of(server, 2) == ""
-    (kept,) = (tmp_path / "cache").glob("m/*/*")
+        copies = tmp_path / "cache"
+        server.wait_until(lambda: len(list(copies.glob("m/*/*"))) == 1, WAIT_S, "removing the copy of version 1")
+    (kept,) = copies.glob("m/*/*")
     copied, there = ({path.name for path in folder.rglob("*") if path.is_file()} for folder in (kept, saved))
     assert copied == there and kept.name == "3"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.models import publish_pairs
-from tests.support.server import RunningServer, serve
+from tests.support.server import RunningServer, free_port, serve
 from tests.support.waiting import until, until_ended
 
 SCRIPT = "import sys; from modelyard.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -123,7 +123,8 @@ def test_locust_that_follows_a_plan_ends(start: Callable[..., Started], tmp_path
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_locust_of_several_processes_ends(start: Callable[..., Started], number: int) -> None:
     """``--data`` is a path, which the master sends to its workers with all its options."""
-    started = start("--processes", "2", "-u", "4", "-t", "60s")
+    port = str(free_port())
+    started = start("--processes", "2", "--master-bind-port", port, "--master-port", port, "-u", "4", "-t", "60s")
     started.process.send_signal(number)
     assert started.wait() == 130, started.text()
     assert "interrupted after" in started.text()

@@ -211,9 +211,10 @@ def test_users_wait_for_a_worker_that_begins_late(server: RunningServer, tmp_pat
     """A worker is connected, and told to start users, before it has made its requests."""
     locustfile = tmp_path / "late.py"
     locustfile.write_text(SLOW_START + LOCUSTFILE.read_text())
+    port = str(free_port())
     command = [
         sys.executable, "-m", "locust", "-f", str(locustfile), *hosts(server), "--headless", "--processes", "2",
-        "--min-agreement", "0.3",
+        "--master-bind-port", port, "--master-port", port, "--min-agreement", "0.3",
         "--users", "4", "--spawn-rate", "4", "--run-time", "5s", "--only-summary",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
