@@ -107,20 +107,16 @@ def run(program: Program, source: TracedModel, runtime: Runtime, batches: Sequen
     Raises:
         Wrong: They are not.
     """
-    writers = [partial(_write, program, source, runtime)]
-    if runtime in ("onnxruntime", "OpenVINO, ONNX"):
-        # As the exporter does where verification fails.
-        writers.append(partial(export_onnx, source, simplify=False))
-    for write in writers:
+    try:
         try:
-            _check(program, runtime, batches, write)
-        except (ConversionError, LoadError) as exc:
-            return exc.message
+            _check(program, runtime, batches, partial(_write, program, source, runtime))
         except Wrong:
-            if write is writers[-1]:
+            if runtime not in ("onnxruntime", "OpenVINO, ONNX"):
                 raise
-            continue
-        break
+            # As the exporter does where verification fails.
+            _check(program, runtime, batches, partial(export_onnx, source, simplify=False))
+    except (ConversionError, LoadError) as exc:
+        return exc.message
     return ""
 
 

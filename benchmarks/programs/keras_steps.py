@@ -30,8 +30,9 @@ def _rows_of(count: int, x: Any) -> Any:
 
 
 def _colours(d: Draw, x: Any) -> Any:
-    # Not to hues, which rounding decides where an image is grey.
-    return d.one(ops.image.rgb_to_grayscale, ops.image.hsv_to_rgb)(ops.sigmoid(_rows_of(3, x)))
+    # Not to hues, which rounding decides where an image is grey; and of no colour that is full, or none at all.
+    shares = ops.sigmoid(_rows_of(3, x)) * 0.9 + 0.05
+    return d.one(ops.image.rgb_to_grayscale, ops.image.hsv_to_rgb)(shares)
 
 
 def _padded(d: Draw, x: Any) -> Any:

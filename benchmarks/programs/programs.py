@@ -97,15 +97,15 @@ def examples(names: Sequence[str], kind: str, seed: int) -> Arrays:
     found = {}
     for name in names:
         dtype, shape = INPUTS[name]
-        values = numbers.normal(size=(rows, *shape)) * 2
-        if dtype == "float32":
-            scaled = {"large": values * 5, "small": values / 1000, "halves": np.round(values) / 2 + 0.0}.get(
-                kind, values
-            )
-        else:
-            scaled = np.round(values * (5 if kind == "large" else 1)) + 0.0
-        found[name] = np.zeros_like(scaled) if kind == "zeros" else scaled
-        found[name] = found[name].astype(dtype)
+        whole = dtype != "float32"
+        scale = {"large": 5.0, "small": 1.0 if whole else 1e-3, "zeros": 0.0}.get(kind, 1.0)
+        values = numbers.normal(size=(rows, *shape)) * 2 * scale
+        if whole:
+            values = np.round(values)
+        elif kind == "halves":
+            values = np.round(values) / 2
+        # No zero is negative.
+        found[name] = (values + 0.0).astype(dtype)
     return found
 
 

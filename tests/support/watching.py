@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from modelyard.artifact import Location
 from modelyard.serving import LoadOptions, ModelConfig, Servable, VersionState, WatchOptions, load_servable
 from modelyard.serving.repository import ModelManager, ModelWatcher
@@ -58,6 +60,11 @@ def watched(config: ModelConfig, loader: Loader = load, *, retries: int = 5) -> 
     watcher.start()
     assert watcher.wait_until_polled(WAIT_S)
     return watcher
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What is said beside information, which tests before may have switched on."""
+    return [record.getMessage() for record in caplog.records if record.levelname != "INFO"]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from modelyard.serving import ModelConfig, ModelSpec, Servable, VersionPolicy, V
 from modelyard.serving.repository import ModelWatcher
 from tests.support.models import publish_affine
 from tests.support.waiting import until
-from tests.support.watching import WAIT_S, Failing, Gated, Loader, damage, load, look, served
+from tests.support.watching import WAIT_S, Failing, Gated, Loader, damage, load, look, served, warnings_of
 
 ALL = VersionPolicy(latest=None)
 
@@ -74,7 +74,7 @@ def test_nothing_is_said_of_what_is_as_it_should_be(config: ModelConfig, caplog:
         watcher.configure(config)
         look(watcher)
         assert watcher.labels == {}
-    assert [record.levelname for record in caplog.records if record.levelname != "INFO"] == []
+    assert warnings_of(caplog) == []
     said = [message for message in caplog.messages if "labels in force" in message]
     assert said == ["model m: labels in force: {'stable': 1, 'new': 2}", "model m: labels in force: none"]
 
@@ -91,8 +91,7 @@ def test_labels_that_cannot_be_as_they_are_wanted_are_told(
         "model m: version_labels name versions that are not loaded: 'up' (version 1); requests by such a label are "
         "refused. Move the label, or have model_version_policy load its version."
     )
-    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warnings == ["model m: the model config wins over labels.json for the labels down, up", dangling]
+    assert warnings_of(caplog) == ["model m: the model config wins over labels.json for the labels down, up", dangling]
 
 
 def test_who_asked_is_told_once_that_a_label_has_moved(config: ModelConfig) -> None:

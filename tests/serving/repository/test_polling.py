@@ -14,7 +14,7 @@ from modelyard.serving import ModelConfig, ModelSpec, VersionState, WatchOptions
 from modelyard.serving.repository import ModelWatcher
 from tests.support.models import publish_affine
 from tests.support.waiting import until
-from tests.support.watching import WAIT_S, Failing, Gated, load, look, threads_of, watched
+from tests.support.watching import WAIT_S, Failing, Gated, load, look, threads_of, warnings_of, watched
 
 MODEL = ModelSpec(name="m")
 ONCE: dict[str, Any] = {"poll_wait_s": 0, "retry_interval_s": 0.0}
@@ -148,11 +148,6 @@ def test_a_look_that_fails_unexpectedly_is_not_the_last(config: ModelConfig, cap
     assert watcher.stop()
 
 
-def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What is said beside information, which tests before may have switched on."""
-    return [record.getMessage() for record in caplog.records if record.levelname != "INFO"]
-
-
 def test_the_end_waits_for_what_is_being_loaded(config: ModelConfig, caplog: pytest.LogCaptureFixture) -> None:
     gated = Gated()
     watcher = ModelWatcher(config, gated, WatchOptions(poll_wait_s=0.01))
@@ -167,12 +162,12 @@ def test_the_end_waits_for_what_is_being_loaded(config: ModelConfig, caplog: pyt
     waiting.join(WAIT_S)
     assert answers == [False]
     assert not watcher.stop(0.0)
-    assert _warnings(caplog) == ["model m: not waiting any longer for a version that is being loaded"]
+    assert warnings_of(caplog) == ["model m: not waiting any longer for a version that is being loaded"]
     stopping.join(0.05)
     assert stopping.is_alive()
     gated.gate.set()
     stopping.join(WAIT_S)
-    assert (answers, watcher.loaded(), len(_warnings(caplog))) == ([False, True], [], 1)
+    assert (answers, watcher.loaded(), len(warnings_of(caplog))) == ([False, True], [], 1)
     assert [each.state for each in watcher.statuses()] == [VersionState.END]
 
 

@@ -29,7 +29,7 @@ def convert_function(
 
     The steps are those of ``tf2onnx.convert.from_function``, except that TensorFlow optimizes the graph without the
     large weights, and that no copy of the whole model is made before each of tf2onnx's own optimizers, to go on with
-    where one fails: for 100 MB of weights those copies were 8 GB. A failure is an error then.
+    where one fails: for 100 MB of weights those copies were 8 GB. Where one fails, all is converted again without them.
     """
     from tf2onnx import optimizer, tf_loader
     from tf2onnx.tfonnx import process_tf_graph
@@ -124,10 +124,11 @@ def _optimizers(graph: Graph) -> dict[str, object]:
 def _drop_no_axes(graph: Graph) -> None:
     """Leaves out what adds no axes, as tf2onnx writes it for Einsum: OpenVINO 2026.4 adds one there."""
     for node in list(graph.get_nodes()):
-        if node.type == "Unsqueeze" and node.inputs[1].is_const() and not node.inputs[1].get_tensor_value():
-            if node.output[0] not in graph.outputs:
-                graph.replace_all_inputs(node.output[0], node.input[0])
-                graph.remove_node(node.name)
+        if node.type != "Unsqueeze" or node.output[0] in graph.outputs:
+            continue
+        if node.inputs[1].is_const() and not node.inputs[1].get_tensor_value():
+            graph.replace_all_inputs(node.output[0], node.input[0])
+            graph.remove_node(node.name)
 
 
 def _make_constant(definition: GraphDef, values: Mapping[str, npt.NDArray[Any]]) -> dict[str, bytes]:

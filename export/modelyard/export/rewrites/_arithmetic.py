@@ -93,20 +93,20 @@ def _xdivy(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return x / tf.where(tf.equal(x, 0.0), tf.ones([], y.dtype), y)
 
 
-def _xlog1py(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    x, y = inputs
-    return tf.where(tf.equal(x, 0.0), tf.zeros_like(x * y), x * tf.math.log1p(y))
+def _times(function: Callable[[tf.Tensor], tf.Tensor]) -> Rule:
+    """A number times a function of another; nothing times anything is nothing."""
 
+    def build(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+        x, y = inputs
+        return tf.where(tf.equal(x, 0.0), tf.zeros_like(x * y), x * function(y))
 
-def _xlogy(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    x, y = inputs
-    return tf.where(tf.equal(x, 0.0), tf.zeros_like(x * y), x * tf.math.log(y))
+    return Rule(build)
 
 
 def _angle(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor | None:
     """Of two tensors of one shape: TFLite's operator does not broadcast."""
     y, x = inputs
-    if x.shape.rank is not None and y.shape.rank is not None and y.shape.as_list() == x.shape.as_list():
+    if x.shape.rank is not None and x.shape == y.shape:
         return None
     return tf.atan2(y * tf.ones_like(x), x * tf.ones_like(y))
 
@@ -174,6 +174,6 @@ ONNX = {
     "Expm1": _one(_expm1),
     "Log1p": _one(_log1p),
     "Xdivy": Rule(_xdivy),
-    "Xlog1py": Rule(_xlog1py),
-    "Xlogy": Rule(_xlogy),
+    "Xlog1py": _times(tf.math.log1p),
+    "Xlogy": _times(tf.math.log),
 }

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from modelyard.export.rewrites._replay import Rule, emit
-from modelyard.export.rewrites._values import constant
+from modelyard.export.rewrites._values import constant, slices
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -51,7 +51,7 @@ def _scan(
 
 def _cumulative_log_sum(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """With a number in place of minus infinity, whose difference with itself is none."""
-    least = -3.4028235e38
+    least = inputs[0].dtype.min
     total = _scan(_log_add, least, node, [tf.maximum(inputs[0], least), inputs[1]])
     return tf.where(total > least, total, -math.inf)
 
@@ -207,13 +207,7 @@ def _split_rest(node: NodeDef, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor] |
     place = int(axis) % x.shape.rank
     length = tf.shape(x)[place] if x.shape[place] is None else x.shape[place]
     rest = length - (int(sizes.sum()) + 1)
-    parts, begin = [], 0
-    for size in (rest if each == -1 else int(each) for each in sizes):
-        first, many = [0] * x.shape.rank, [-1] * x.shape.rank
-        first[place], many[place] = begin, size
-        parts.append(tf.slice(x, first, many))
-        begin += size
-    return parts
+    return slices(x, place, [rest if each == -1 else int(each) for each in sizes])
 
 
 def _scatter(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from modelyard.export.rewrites._replay import Rule, emit
-from modelyard.export.rewrites._values import constant
+from modelyard.export.rewrites._values import constant, slices
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 #: By narrow type, one that the runtimes compute with and that holds its numbers.
 _WIDE = {tf.int8: tf.int32, tf.uint8: tf.int32, tf.int16: tf.int32, tf.uint16: tf.int32, tf.uint32: tf.int64}
 _WIDENED = (
-    "Abs", "Add", "AddN", "AddV2", "ArgMax", "ArgMin", "ClipByValue", "Cumsum", "Equal", "FloorDiv", "FloorMod",
-    "Greater", "GreaterEqual", "Less", "LessEqual", "Max", "Maximum", "Mean", "Min", "Minimum", "Mul", "Neg",
-    "NotEqual", "Pow", "Prod", "Relu", "Square", "SquaredDifference", "Sub", "Sum", "TopKV2", "TruncateDiv",
+    "Add", "AddN", "AddV2", "ClipByValue", "Cumsum", "Equal", "FloorMod", "Greater", "GreaterEqual", "Less",
+    "LessEqual", "Max", "Maximum", "Mean", "Min", "Minimum", "Mul", "Neg", "NotEqual", "Pow", "Prod", "Relu", "Square",
+    "SquaredDifference", "Sub", "Sum", "TopKV2",
 )  # fmt: skip
 #: What onnxruntime has no kernels of for them; a quotient is made of differences, which have no room.
-_REDUCED = ("FloorDiv", "Max", "Maximum", "Mean", "Min", "Minimum", "Prod", "Sum")
+_REDUCED = ("FloorDiv", "Mean", "Prod", "Sum")
 
 
 def has_dtype(*dtypes: tf.DType, attribute: str = "T") -> Callable[[NodeDef], bool]:
@@ -43,19 +43,23 @@ def _widen(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return None if wide is None else computed_as(node, inputs, wide)
 
 
+def _of_long(build: Callable[[NodeDef, Sequence[tf.Tensor]], object]) -> Rule:
+    """What is built of int64, and of narrow types is the operator of a wider one."""
+    return Rule(
+        lambda node, inputs: (build if inputs[0].dtype == tf.int64 else _widen)(node, inputs),
+        has_dtype(*NARROW, tf.int64),
+    )
+
+
 def _chosen(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """The larger or smaller of two: onnxruntime 1.31 compares the lower halves of int64 (2**31 with 50)."""
     x, y = inputs
-    if x.dtype != tf.int64:
-        return _widen(node, inputs)
     return tf.where(x > y if node.op == "Maximum" else x < y, x, y)
 
 
 def _extreme(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor | None:
     """The largest or smallest along axes, of int64 by a search for the first: see above."""
     x, axes = inputs[0], constant(inputs[1])
-    if x.dtype != tf.int64:
-        return _widen(node, inputs)
     if axes is None or x.shape.rank is None or not axes.size:
         return None
     for axis in sorted({int(axis) % x.shape.rank for axis in axes.ravel()}, reverse=True):
@@ -89,10 +93,6 @@ def _floor_div(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
         quotient += part
         rest -= part * divisor
     return tf.cast(quotient, x.dtype)
-
-
-def _abs(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    return tf.maximum(inputs[0], -inputs[0]) if inputs[0].dtype == tf.int64 else _widen(node, inputs)
 
 
 def _truncate_mod(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -131,13 +131,9 @@ def _bits(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
 def _sign_bit(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor | None:
     """What Keras takes of a float's bits, to tell zeros apart: ONNX has no other view of the same bits."""
     for bits, mask in (inputs, inputs[::-1]):
-        known = constant(mask)
-        if (
-            bits.op.type == "Bitcast"
-            and bits.op.inputs[0].dtype == tf.float32
-            and known is not None
-            and known == mask.dtype.min
-        ):
+        is_view = bits.op.type == "Bitcast" and bits.op.inputs[0].dtype == tf.float32
+        known = constant(mask) if is_view else None
+        if known is not None and (known == mask.dtype.min).all():
             (x,) = bits.op.inputs
             below = tf.logical_or(x < 0.0, tf.logical_and(tf.equal(x, 0.0), 1.0 / x < 0.0))
             return tf.where(below, mask.dtype.min, tf.zeros([], mask.dtype))
@@ -196,8 +192,6 @@ def _one_hot(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
 def _first_extreme(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor | None:
     """The place of the largest or smallest int64: the first that is as large."""
     x, axis = inputs[0], constant(inputs[1])
-    if x.dtype != tf.int64:
-        return _widen(node, inputs)
     if axis is None:
         return None
     best = (tf.reduce_max if node.op == "ArgMax" else tf.reduce_min)(x, int(axis), keepdims=True)
@@ -207,20 +201,18 @@ def _first_extreme(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor | No
 
 def _truncate_div(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     x, y = inputs
-    if x.dtype != tf.int64:
-        return _widen(node, inputs)
     quotient = tf.abs(x) // tf.abs(y)
     return tf.where(tf.equal(x < 0, y < 0), quotient, -quotient)
 
 
 def _parts(node: NodeDef, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor] | None:
-    """Equal parts of int64, each by its places."""
+    """Equal parts of int64."""
     axis, x = constant(inputs[0]), inputs[1]
     size = None if axis is None or x.shape.rank is None else x.shape[int(axis)]
     if size is None:
         return None
-    step = size // node.attr["num_split"].i
-    return [tf.gather(x, list(range(i, i + step)), axis=int(axis)) for i in range(0, size, step)]
+    count = node.attr["num_split"].i
+    return slices(x, int(axis), [size // count] * count)
 
 
 def _unpacked(node: NodeDef, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -232,9 +224,9 @@ NARROW = tuple(_WIDE)
 _SHIFTED = (tf.int8, tf.int16, tf.int32, tf.int64, tf.uint16)
 TFLITE = {
     **{op: Rule(_widen, has_dtype(*NARROW)) for op in _WIDENED},
-    "Abs": Rule(_abs, has_dtype(*NARROW, tf.int64)),
-    "ArgMax": Rule(_first_extreme, has_dtype(*NARROW, tf.int64)),
-    "ArgMin": Rule(_first_extreme, has_dtype(*NARROW, tf.int64)),
+    "Abs": _of_long(lambda node, inputs: tf.maximum(inputs[0], -inputs[0])),
+    "ArgMax": _of_long(_first_extreme),
+    "ArgMin": _of_long(_first_extreme),
     "BatchMatMulV2": Rule(_matmul, has_dtype(tf.int32, tf.int64)),
     "BitwiseAnd": Rule(_bits),
     "BitwiseOr": Rule(_bits),
@@ -247,15 +239,16 @@ TFLITE = {
     "RightShift": Rule(_right_shift, has_dtype(tf.int64)),
     "Sign": Rule(lambda node, inputs: _sign(inputs[0]), has_dtype(*NARROW, tf.int32, tf.int64)),
     "Split": Rule(_parts, has_dtype(tf.int64)),
-    "TruncateDiv": Rule(_truncate_div, has_dtype(*NARROW, tf.int64)),
+    "TruncateDiv": _of_long(_truncate_div),
     "TruncateMod": Rule(_truncate_mod),
     "Unpack": Rule(_unpacked, has_dtype(tf.int64)),
 }
 ONNX = {
     **{op: Rule(_widen, has_dtype(*NARROW)) for op in _REDUCED},
-    **{op: Rule(_chosen, has_dtype(*NARROW, tf.int64)) for op in ("Maximum", "Minimum")},
-    **{op: Rule(_extreme, has_dtype(*NARROW, tf.int64)) for op in ("Max", "Min")},
-    "BitwiseAnd": Rule(_sign_bit, has_dtype(tf.int32)),
+    **{op: _of_long(_chosen) for op in ("Maximum", "Minimum")},
+    **{op: _of_long(_extreme) for op in ("Max", "Min")},
+    "Bitcast": Rule(lambda node, inputs: None),
+    "BitwiseAnd": Rule(_sign_bit, has_dtype(tf.int32), alone=False),
     "LeftShift": Rule(_left_shift, has_dtype(*_SHIFTED)),
     "OneHot": Rule(_one_hot),
     "RightShift": Rule(_right_shift, has_dtype(*_SHIFTED)),

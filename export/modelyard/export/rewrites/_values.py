@@ -78,6 +78,17 @@ def as_tensor(value: tf.Tensor) -> tf.Tensor:
     return tf.complex(value.real, value.imag) if isinstance(value, Complex) else value
 
 
+def slices(x: tf.Tensor, axis: int, sizes: Sequence[int | tf.Tensor]) -> list[tf.Tensor]:
+    """Parts along an axis, one behind the other."""
+    parts, begin = [], 0
+    for size in sizes:
+        first, many = [0] * x.shape.rank, [-1] * x.shape.rank
+        first[axis], many[axis] = begin, size
+        parts.append(tf.slice(x, first, many))
+        begin += size
+    return parts
+
+
 def constant(tensor: tf.Tensor) -> tf.Tensor:
     """The value of a tensor, as numpy's, where it depends on constants and known sizes only; None elsewhere."""
     value = tf.get_static_value(tensor)

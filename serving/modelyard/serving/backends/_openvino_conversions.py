@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,18 @@ from modelyard.errors import LoadError
 BITS = "modelyard_bits"
 
 
-def _bitcast(node: Any) -> list[Any]:
+def add_conversions(reader: Any) -> None:
+    """Has OpenVINO's reader of SavedModels take the conversions of this module for its own."""
+    from openvino import opset15 as ops
+    from openvino.frontend.tensorflow import ConversionExtension
+
+    for operator, convert in _CONVERSIONS.items():
+        reader.add_extension(ConversionExtension(operator, partial(convert, ops)))
+
+
+def _bitcast(ops: Any, node: Any) -> list[Any]:
     """The bits of floats, of which OpenVINO has none; Keras' ``argmax`` and ``argmin`` ask for the sign's."""
     from openvino import Type
-    from openvino import opset15 as ops
 
     x = node.get_input(0)
     if x.get_element_type() != Type.f32 or node.get_attribute("type") != Type.i32:
@@ -26,9 +35,7 @@ def _bitcast(node: Any) -> list[Any]:
     return list(bits.outputs())
 
 
-def _and(node: Any) -> list[Any]:
-    from openvino import opset15 as ops
-
+def _and(ops: Any, node: Any) -> list[Any]:
     first, second = node.get_input(0), node.get_input(1)
     for bits, mask in ((first, second), (second, first)):
         known = mask.get_node()
@@ -42,22 +49,18 @@ def _and(node: Any) -> list[Any]:
     return list(ops.bitwise_and(first, second).outputs())
 
 
-def _hsv_to_rgb(node: Any) -> list[Any]:
+def _hsv_to_rgb(ops: Any, node: Any) -> list[Any]:
     """``tf.image.hsv_to_rgb``: OpenVINO (2026.4) makes grey of a hue of 1, which is red."""
-    from openvino import opset15 as ops
-
     last = ops.constant(np.int64(-1))
     hue, saturation, value = ops.split(node.get_input(0), last, 3).outputs()
     places = ops.add(ops.multiply(hue, np.float32(6)), np.array([5, 3, 1], np.float32))
-    places = ops.subtract(places, ops.multiply(ops.floor(ops.divide(places, np.float32(6))), np.float32(6)))
+    places = ops.floor_mod(places, np.float32(6))
     away = ops.clamp(ops.minimum(places, ops.subtract(np.float32(4), places)), 0.0, 1.0)
     return list(ops.subtract(value, ops.multiply(ops.multiply(value, saturation), away)).outputs())
 
 
-def _log_softmax(node: Any) -> list[Any]:
+def _log_softmax(ops: Any, node: Any) -> list[Any]:
     """``tf.nn.log_softmax``: OpenVINO (2026.4) leaves out transpositions around its own, which are other axes'."""
-    from openvino import opset15 as ops
-
     last = ops.constant(np.array([-1], np.int64))
     scores = node.get_input(0)
     scores = ops.subtract(scores, ops.reduce_max(scores, last, True))
@@ -65,10 +68,8 @@ def _log_softmax(node: Any) -> list[Any]:
     return list(ops.subtract(scores, total).outputs())
 
 
-def _normalize_locally(node: Any) -> list[Any]:
+def _normalize_locally(ops: Any, node: Any) -> list[Any]:
     """``tf.nn.local_response_normalization``: OpenVINO's (2026.4) has other windows."""
-    from openvino import opset15 as ops
-
     x = node.get_input(0)
     channels = x.get_partial_shape()[-1]
     if channels.is_dynamic:
@@ -80,21 +81,18 @@ def _normalize_locally(node: Any) -> list[Any]:
     return list(ops.divide(x, ops.power(sums, np.float32(node.get_attribute("beta", 0.5)))).outputs())
 
 
-def _scatter(node: Any) -> list[Any]:
+def _scatter(ops: Any, node: Any) -> list[Any]:
     """``tf.scatter_nd``, which adds what has the same place; OpenVINO's own keeps the last (2026.4)."""
-    from openvino import opset15 as ops
-
     places, updates, shape = (node.get_input(index) for index in range(3))
     zero = ops.convert_like(ops.constant(np.int64(0)), updates)
     return list(ops.scatter_nd_update(ops.broadcast(zero, shape), places, updates, "sum").outputs())
 
 
-def _tile(node: Any) -> list[Any]:
+def _tile(ops: Any, node: Any) -> list[Any]:
     """``tf.tile``: where OpenVINO (2026.4) moves a transposition past it, other axes are repeated.
 
     It moves none past a reshape.
     """
-    from openvino import opset15 as ops
 
     def fixed(x: Any) -> Any:
         return ops.reshape(x, ops.shape_of(x), False)
@@ -103,7 +101,7 @@ def _tile(node: Any) -> list[Any]:
 
 
 #: By TensorFlow's name of an operator.
-CONVERSIONS: Mapping[str, Callable[[Any], list[Any]]] = {
+_CONVERSIONS: Mapping[str, Callable[[Any, Any], list[Any]]] = {
     "Bitcast": _bitcast,
     "BitwiseAnd": _and,
     "HSVToRGB": _hsv_to_rgb,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from modelyard.artifact import DEFAULT_SIGNATURE, Signature, TensorSpec
 from modelyard.artifact.runtimes import prepare_openvino
 from modelyard.errors import LoadError
-from modelyard.serving.backends._openvino_conversions import BITS, CONVERSIONS
+from modelyard.serving.backends._openvino_conversions import BITS, add_conversions
 from modelyard.serving.backends._saved_model import (
     INIT_SIGNATURE,
     SAVED_MODEL_NAME,
@@ -201,14 +201,12 @@ def _read(frontend: str, path: Path, shapes: Mapping[str, tuple[int, ...] | None
     """Reads a model; ``shapes`` cuts it at these inputs, wherever they are in the graph."""
     import openvino
     from openvino.frontend import FrontEndManager
-    from openvino.frontend.tensorflow import ConversionExtension
 
     try:
         # Named, for the one that fits is else guessed, and tried after the others have complained.
         reader = FrontEndManager().load_by_framework(frontend)
         if frontend == "tf":
-            for operator, convert in CONVERSIONS.items():
-                reader.add_extension(ConversionExtension(operator, convert))
+            add_conversions(reader)
         source = reader.load(str(path))
         if shapes is not None:
             places = {name: source.get_place_by_tensor_name(name) for name in shapes}
