@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
 CORE_SOURCES := $(wildcard $(addprefix serving/core/,Cargo.* *.toml *.pyi src/*.rs src/*/*.rs))
+# Two things at a time, unless make has been told how many.
+PARALLEL = $(if $(filter -j%,$(MAKEFLAGS)),,-j2)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 1
@@ -18,25 +20,35 @@ export TF_ENABLE_ONEDNN_OPTS ?= 1
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
-install: $(VENV)/.installed $(VENV)/.core ## Make .venv with modelyard, its native core where there is Rust, and everything that its tests need
+install: ## Make .venv with modelyard, its native core where there is Rust, and everything that its tests need
+	@$(MAKE) --no-print-directory $(PARALLEL) $(VENV)/.core
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+# What builds the core comes first: pip installs the rest meanwhile.
+$(VENV)/.maturin:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "modelyard needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+		{ echo "modelyard needs Python 3.11 or newer; try: make PYTHON=python3.11 install"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	@echo "Installing modelyard and its tools into $(VENV) (once; about 1 GB with TensorFlow) ..."
 	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/pip install --quiet --constraint constraints.txt maturin
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.maturin pyproject.toml constraints.txt
+	@echo "Installing modelyard and its tools into $(VENV) (once; about 1 GB with TensorFlow) ..."
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all]' --group dev
 	@# The tests read its API models; what it depends on is a second serving stack.
 	$(BIN)/pip install --quiet --no-deps kserve==0.21.0
 	@touch $@
 
 # Made only where the core can be built: without Rust, every run of make looks again.
-$(VENV)/.core: $(VENV)/.installed $(CORE_SOURCES)
-	@sh serving/core/install.sh $(VENV)
+$(VENV)/.wheel: $(VENV)/.maturin $(CORE_SOURCES)
+	@sh serving/core/build.sh $(VENV)
+
+$(VENV)/.core: $(VENV)/.installed $(VENV)/.wheel
+	@[ ! -e $(VENV)/.wheel ] || \
+		{ $(BIN)/pip install --quiet --no-deps --force-reinstall serving/core/target/wheels/*.whl && touch $@; }
 
 core: ## Build the native serving core again, as install does
-	@rm -f $(VENV)/.core
+	@rm -f $(VENV)/.wheel
 	@$(MAKE) --no-print-directory $(VENV)/.core
 
 data: ## Install Debian's package of Fashion-MNIST where that is possible
@@ -50,7 +62,9 @@ data: ## Install Debian's package of Fashion-MNIST where that is possible
 demo: install data ## Train, export, verify, publish, serve and predict, from nothing
 	$(BIN)/modelyard run fashion --repository demo/repository --epochs 3
 
-test: install lint types unit ## Lint, types and all tests
+test: install ## Lint, types and all tests
+	@$(MAKE) --no-print-directory $(PARALLEL) lint types
+	@$(MAKE) --no-print-directory unit
 
 lint: install
 	$(BIN)/ruff check .

@@ -17,9 +17,9 @@ from tests.packaging.conftest import ROOT
 CORE = ROOT / "serving" / "core"
 
 
-def install(environment: Path, path: Path) -> subprocess.CompletedProcess[str]:
-    """What ``make install`` runs, with the programs of one folder."""
-    command = ["/bin/sh", str(CORE / "install.sh"), str(environment)]
+def build(environment: Path, path: Path) -> subprocess.CompletedProcess[str]:
+    """What ``make install`` runs of the core, with the programs of one folder."""
+    command = ["/bin/sh", str(CORE / "build.sh"), str(environment)]
     variables = {"PATH": str(path), "CARGO_HOME": str(environment / "cargo"), "CARGO_NET_OFFLINE": "true"}
     return subprocess.run(
         command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120, check=False
@@ -37,10 +37,10 @@ def programs(tmp_path: Path) -> Path:
 
 
 def test_without_rust_one_line_says_so(tmp_path: Path, programs: Path) -> None:
-    done = install(tmp_path, programs)
+    done = build(tmp_path, programs)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"The native core is not built: there is no cargo .*--transport=python.*\n", done.stdout)
-    assert not (tmp_path / ".core").exists()
+    assert not (tmp_path / ".wheel").exists()
 
 
 @pytest.mark.skipif(shutil.which("cargo") is None, reason="there is no cargo")
@@ -48,10 +48,10 @@ def test_without_crates_one_line_says_so(tmp_path: Path, programs: Path) -> None
     for name in ("cargo", "rustc"):
         (programs / name).symlink_to(real(name))
     (programs / "cc").symlink_to(sys.executable)
-    done = install(tmp_path, programs)
+    done = build(tmp_path, programs)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"The native core is not built: cargo cannot get its crates \(.+\)\..*\n", done.stdout)
-    assert not (tmp_path / ".core").exists()
+    assert not (tmp_path / ".wheel").exists()
 
 
 def real(name: str) -> str:

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Builds the native core and installs it into an environment. Where it cannot be built, one line says why, and that is
-# no failure: modelyard serves without it. Sources that do not compile are one.
+# Builds the native core as a wheel in target/wheels. Where it cannot be built, one line says why, and that is no failure:
+# modelyard serves without it. Sources that do not compile are one.
 #
-#   sh serving/core/install.sh .venv
+#   sh serving/core/build.sh .venv
 set -eu
 environment=$1
 core=$(dirname "$0")
@@ -24,5 +24,4 @@ wheels=$core/target/wheels
 rm -f "$wheels"/*.whl
 "$environment/bin/maturin" build --quiet --release --locked --manifest-path "$core/Cargo.toml" \
   --interpreter "$environment/bin/python" --out "$wheels"
-"$environment/bin/pip" install --quiet --no-deps --force-reinstall "$wheels"/modelyard_core-*.whl
-touch "$environment/.core"
+touch "$environment/.wheel"
