@@ -71,11 +71,11 @@ class Started:
 
 
 @contextmanager
-def start_core(*, rest_timeout_s: float = 30.0) -> Iterator[Started]:
+def start_core(*, rest_timeout_s: float = 30.0, threads: int = 2) -> Iterator[Started]:
     core = pytest.importorskip("modelyard_core", reason="needs the distribution modelyard-core")
     handlers, port = Handlers(), free_port()
     server = core.Server(
-        handlers, threads=2, max_body_bytes=1 << 20, max_message_bytes=1 << 20, rest_timeout_s=rest_timeout_s,
+        handlers, threads=threads, max_body_bytes=1 << 20, max_message_bytes=1 << 20, rest_timeout_s=rest_timeout_s,
         wrong_rest_port="", wrong_grpc_port="", guarded=True,
     )  # fmt: skip
     server.listen(grpc=False, port=port)

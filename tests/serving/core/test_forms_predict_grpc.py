@@ -154,3 +154,14 @@ def test_what_many_things_in_few_bytes_ask_for_is_declined() -> None:
     assert FORMS.read_predict(message.SerializeToString(), [("x", "float32", None)]) is None
     message.output_filter.extend([""] * 300)
     assert FORMS.predict_head(message.SerializeToString()) is None
+
+
+def test_a_version_and_a_label_at_once_are_declined() -> None:
+    version, label = serving_pb2.ModelSpec(), serving_pb2.ModelSpec(version_label="stable")
+    version.version.value = 3
+    heads = []
+    for parts in ([version], [label], [version, label], [label, version], [label, label]):
+        spec = b"".join(part.SerializeToString() for part in parts)
+        heads.append(FORMS.predict_head(b"\x0a" + bytes([len(spec)]) + spec))
+    # Of a oneof the last counts; the general path knows that.
+    assert heads == [("", 3, None, "", []), ("", None, "stable", "", []), None, None, ("", None, "stable", "", [])]

@@ -97,6 +97,15 @@ def test_keys_that_strangers_make_up_leave_room_for_others(started: Started) -> 
     for number in range(1024):
         started.plan(no_text, wanted=[f"made up {number}"])
     # At first all of them count as used.
-    for _ in range(2):
+    for learned in ([], ["other"]):
         assert ask(started.port, "/v1/models/other:predict", {"instances": [1.0]})[0] == 418
-    assert started.handlers.learned == ["other"]
+        assert started.handlers.learned == learned
+
+
+@pytest.mark.parametrize(
+    "path", ["labels/:predict", "labels/a:b:predict", "versions/:predict", "versions/+1:predict", "labels/a/b:predict"]
+)
+def test_urls_that_name_nothing_are_no_keys(started: Started, path: str) -> None:
+    assert ask(started.port, f"/v1/models/m/{path}", {"instances": [1.0]})[0] == 418
+    assert ask(started.port, "/v2/models/m/labels/a/infer", {"instances": [1.0]})[0] == 418
+    assert started.handlers.learned == []

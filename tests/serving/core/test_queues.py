@@ -20,7 +20,7 @@ PREDICT = "/v1/models/m:predict"
 _Batch = Sequence[tuple[bytes, tuple[int, ...]]]
 
 
-def _predictions(started: Started, row: list[float]) -> Any:
+def _predictions(started: Started, row: float | list[float]) -> Any:
     status, body = ask(started.port, PREDICT, {"instances": [row]})
     assert status == 200, body
     return json.loads(body)["predictions"]
@@ -103,3 +103,59 @@ def test_a_request_whose_time_is_over_is_not_computed() -> None:
         # Who answers late requests counts them: over REST Python.
         assert [each["failed"] for each in started.core.take_statistics()] == [[]]
         assert computed == [1, 3]
+
+
+#: Before a batch that waits goes on by itself.
+_SOON_S = 20.0
+
+
+class _Gated:
+    """Batches that wait where they are told to, and are long where they are to be."""
+
+    def __init__(self, takes_s: float = 0.0) -> None:
+        self.takes_s, self.entered, self.gate = takes_s, 0, threading.Event()
+        self.gate.set()
+
+    def __call__(self, batch: _Batch, waited: object) -> Any:
+        self.entered += 1
+        self.gate.wait(30)
+        time.sleep(self.takes_s)
+        return _same(batch)
+
+
+def test_a_thread_is_left_whatever_is_computed_in_place() -> None:
+    run = _Gated()
+    with start_core(threads=2) as started, ThreadPoolExecutor(3) as pool:
+        started.plan(run, ("y", "float32"), shape=(-1, -1), parallel=3)
+        # So short that they need no thread of their own.
+        for _ in range(30):
+            _predictions(started, [1.0])
+        run.gate.clear()
+        held = []
+        for size in (1, 2, 3):
+            held.append(pool.submit(_predictions, started, [1.0] * size))
+            until(lambda size=size: run.entered == 30 + size, _SOON_S)
+        assert ask(started.port, "/v1/models/other:predict", {"instances": [[1.0]]})[0] == 418
+        run.gate.set()
+        assert [each.result() for each in held] == [[[1.0]], [[1.0, 1.0]], [[1.0, 1.0, 1.0]]]
+
+
+@pytest.mark.parametrize(("threads", "takes_s"), [(3, 0.0), (2, 0.01)])
+def test_a_batch_does_not_wait_for_another_where_there_is_a_thread_for_it(threads: int, takes_s: float) -> None:
+    short, run = _Gated(), _Gated(takes_s)
+    with start_core(threads=threads) as started, ThreadPoolExecutor(3) as pool:
+        started.plan(short, ("y", "float32"), model="short")
+        started.plan(run, ("y", "float32"), parallel=2)
+        for _ in range(30):
+            assert ask(started.port, "/v1/models/short:predict", {"instances": [1.0]})[0] == 200
+            _predictions(started, 1.0)
+        for each in (short, run):
+            each.gate.clear()
+        held = [pool.submit(ask, started.port, "/v1/models/short:predict", {"instances": [1.0]})] if takes_s else []
+        until(lambda: short.entered == 30 + len(held))
+        for count in (31, 32):
+            held.append(pool.submit(ask, started.port, PREDICT, {"instances": [1.0]}))
+            until(lambda count=count: run.entered == count, _SOON_S)
+        for each in (short, run):
+            each.gate.set()
+        assert {each.result()[0] for each in held} == {200}

@@ -256,7 +256,7 @@ impl Plan {
 
     /// The size that a batch of so many rows is computed with.
     pub fn padded(&self, rows: usize) -> usize {
-        let sizes = self.together().filter(|_| rows > 0).map_or(&[][..], |batching| &batching.sizes);
+        let sizes = self.together().map_or(&[][..], |batching| &batching.sizes);
         sizes.iter().copied().find(|size| *size >= rows).unwrap_or(rows)
     }
 
