@@ -1,7 +1,8 @@
-"""Malformed input to the readers themselves, in this process: files, images, tensors."""
+"""What reads files, images and tensors, and malformed input to that, in this process."""
 
 from __future__ import annotations
 
+import functools
 import gc
 import io
 import json
@@ -10,7 +11,7 @@ import struct
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,10 @@ from tests.support.models import publish_affine
 _WORDS = [b"[" * 5000, b'{"a":' * 3000, b"9" * 5000, b"\\ud800", b"\0", b"\xff\xfe", b"-1", b"1e999", b"null", b'"']
 
 
+#: Good content, and what reads it: it may refuse with an error of ours, and raise nothing else.
+Reader = tuple[list[bytes], Callable[[bytes], Any]]
+
+
 def broken(scratch: Scratch, seeds: list[bytes], read: Callable[[bytes], Any]) -> Result:
     """Breaks seeds for a while; a reader may refuse with an error of ours, within a second, and keeps nothing."""
     rng, count, refused, slowest = random.Random(25), 0, Counter[str](), 0.0
@@ -71,55 +76,50 @@ def broken(scratch: Scratch, seeds: list[bytes], read: Callable[[bytes], Any]) -
     return Result(inputs=count, text=text, figures={"slowest_ms": 1e3 * slowest})
 
 
-@case("malformed", "manifest.json, in process", own=True)
-def manifests(scratch: Scratch) -> Result:
+def manifests(folder: Path) -> Reader:
     """Of a version that is served; and without its checksum, for whatever is broken there is read."""
-    seed = (publish_affine(scratch.folder / "m", slope=2.0, intercept=1.0).path / MANIFEST_NAME).read_bytes()
+    seed = (publish_affine(folder / "m", slope=2.0, intercept=1.0).path / MANIFEST_NAME).read_bytes()
     document = json.loads(seed)
     del document["sha256"]
-    return broken(scratch, [seed, json.dumps(document).encode()], lambda data: parse_manifest(data, Path("m")))
+    return [seed, json.dumps(document).encode()], lambda data: parse_manifest(data, Path("m"))
 
 
-@case("malformed", "labels.json, in process", own=True)
-def labels(scratch: Scratch) -> Result:
+def labels(folder: Path) -> Reader:
     """A small file beside the versions."""
 
     def read(content: bytes) -> None:
-        (scratch.folder / LABELS_NAME).write_bytes(content)
-        read_labels(scratch.folder)
+        (folder / LABELS_NAME).write_bytes(content)
+        read_labels(folder)
 
-    return broken(scratch, [b'{"stable": 3, "canary": 12}'], read)
+    return [b'{"stable": 3, "canary": 12}'], read
 
 
-@case("malformed", "model config files, in process", own=True)
-def text_protos(scratch: Scratch) -> Result:
+def text_protos(folder: Path) -> Reader:
     """Protobuf's text format."""
     seed = b"""model_config_list { config { name: "a" base_path: "/m" model_platform: "tensorflow"
       model_version_policy { specific { versions: 1 versions: 2 } } version_labels { key: "stable" value: 1 } } }"""
-    path = scratch.folder / "models.config"
+    path = folder / "models.config"
 
     def read(content: bytes) -> None:
         path.write_bytes(content)
         read_text_proto(path, serving_pb2.ModelServerConfig(), flag="--model_config_file")
 
-    return broken(scratch, [seed], read)
+    return [seed], read
 
 
-@case("malformed", "warm-up files, in process", own=True)
-def records(scratch: Scratch) -> Result:
+def records(folder: Path) -> Reader:
     """TFRecords, whose lengths and checksums are wrong."""
-    path = scratch.folder / "records"
+    path = folder / "records"
     seed = frame_record(b"abc" * 30) + frame_record(b"")
 
     def read(content: bytes) -> None:
         path.write_bytes(content)
         list(read_records(path))
 
-    return broken(scratch, [seed], read)
+    return [seed], read
 
 
-@case("malformed", "tf.Example, in process", own=True)
-def examples(scratch: Scratch) -> Result:
+def examples(folder: Path) -> Reader:
     """Messages with a feature of each kind."""
     example = tensorflow_pb2.Example()
     example.features.feature["x"].float_list.value.extend([1, 2, 3])
@@ -128,11 +128,10 @@ def examples(scratch: Scratch) -> Result:
     specs = [("x", "float32", (3,)), ("n", "int64", ()), ("s", "string", ())]
     features = [FeatureSpec(name=name, dtype=dtype, shape=shape) for name, dtype, shape in specs]
     decode = ExampleDecode(input="inputs", features=tuple(features))
-    return broken(scratch, [example.SerializeToString()], lambda data: decode_examples([data, data], decode))
+    return [example.SerializeToString()], lambda data: decode_examples([data, data], decode)
 
 
-@case("malformed", "TensorProto, in process", own=True)
-def tensors(scratch: Scratch) -> Result:
+def tensors(folder: Path) -> Reader:
     """Its rules of shapes, contents and values."""
     seeds = []
     contents = {dtype: b"\1" * 3 * size for dtype, size in {1: 4, 2: 8, 3: 4, 4: 1, 9: 8, 10: 1, 14: 2, 19: 2}.items()}
@@ -151,7 +150,7 @@ def tensors(scratch: Scratch) -> Result:
             return
         tensor_to_array(tensor)
 
-    return broken(scratch, seeds, read)
+    return seeds, read
 
 
 def _png(width: int, height: int, pixels: bytes) -> bytes:
@@ -163,15 +162,34 @@ def _png(width: int, height: int, pixels: bytes) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, data) for kind, data in parts)
 
 
-@case("malformed", "images, in process", own=True)
-def images(scratch: Scratch) -> Result:
+def images(folder: Path) -> Reader:
     """Five formats, broken; and a tiny file that claims 63 million pixels."""
     seeds = [_png(9000, 7000, b"\0" * 100)]
     for kind in ("JPEG", "PNG", "BMP", "GIF", "WEBP"):
         file = io.BytesIO()
         Image.fromarray(np.arange(1200, dtype=np.uint8).reshape(20, 20, 3)).save(file, kind)
         seeds.append(file.getvalue())
-    return broken(scratch, seeds, lambda data: decode_image(data, 3))
+    return seeds, lambda data: decode_image(data, 3)
+
+
+#: By what is read, what makes a reader, given a folder for its files.
+READERS: Mapping[str, Callable[[Path], Reader]] = {
+    "manifest.json": manifests,
+    "labels.json": labels,
+    "model config files": text_protos,
+    "warm-up files": records,
+    "tf.Example": examples,
+    "TensorProto": tensors,
+    "images": images,
+}
+
+
+def _break(make: Callable[[Path], Reader], scratch: Scratch) -> Result:
+    return broken(scratch, *make(scratch.folder))
+
+
+for _name, _make in READERS.items():
+    case("malformed", f"{_name}, in process", own=True)(functools.partial(_break, _make))
 
 
 @case("malformed", "small bodies that once held everybody up", transports=("native", "python"), short=False)
