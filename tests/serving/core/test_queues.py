@@ -122,6 +122,9 @@ class _Gated:
         time.sleep(self.takes_s)
         return _same(batch)
 
+    def until_entered(self, count: int) -> None:
+        until(lambda: self.entered == count, _SOON_S)
+
 
 def test_a_thread_is_left_whatever_is_computed_in_place() -> None:
     run = _Gated()
@@ -134,7 +137,7 @@ def test_a_thread_is_left_whatever_is_computed_in_place() -> None:
         held = []
         for size in (1, 2, 3):
             held.append(pool.submit(_predictions, started, [1.0] * size))
-            until(lambda size=size: run.entered == 30 + size, _SOON_S)
+            run.until_entered(30 + size)
         assert ask(started.port, "/v1/models/other:predict", {"instances": [[1.0]]})[0] == 418
         run.gate.set()
         assert [each.result() for each in held] == [[[1.0]], [[1.0, 1.0]], [[1.0, 1.0, 1.0]]]
@@ -152,10 +155,10 @@ def test_a_batch_does_not_wait_for_another_where_there_is_a_thread_for_it(thread
         for each in (short, run):
             each.gate.clear()
         held = [pool.submit(ask, started.port, "/v1/models/short:predict", {"instances": [1.0]})] if takes_s else []
-        until(lambda: short.entered == 30 + len(held))
+        short.until_entered(30 + len(held))
         for count in (31, 32):
             held.append(pool.submit(ask, started.port, PREDICT, {"instances": [1.0]}))
-            until(lambda count=count: run.entered == count, _SOON_S)
+            run.until_entered(count)
         for each in (short, run):
             each.gate.set()
         assert {each.result()[0] for each in held} == {200}

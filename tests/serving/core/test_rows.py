@@ -71,9 +71,9 @@ def test_requests_of_a_batch_get_their_own_rows_and_so_does_a_shadow(started: St
         first = pool.submit(predict, [[8.0, 9.0]])
         assert run.entered.wait(30)
         others = []
-        for count, rows in enumerate(requests, start=2):
+        for rows in requests:
             others.append(pool.submit(predict, rows))
-            until(lambda count=count: started.core.waiting == count)
+            until(lambda: started.core.waiting == 1 + len(others))
         run.gate.set()
         for each in (first, *others):
             each.result()
