@@ -95,9 +95,12 @@ def test_a_batch_is_counted_with_its_first_answer(server: tuple[Any, int]) -> No
     for _ in range(2):
         assert ask(port, "/v1/models/m:predict", {"instances": [1.0, 2.0]})[0] == 200
     (found,) = core_server.take_statistics()
-    count, _, infer_ns, _ = found["executions"][2]
+    count, *times = found["executions"][2]
     assert (count, found["succeeded"], found["rows"], sum(found["runtime"][0])) == (2, 2, 4, 2)
-    assert infer_ns == found["infer_ns"] > 0
+    # No request shared a batch: what it took is the sum of its parts.
+    assert times == [found[f"{part}_ns"] for part in ("input", "infer", "output")]
+    assert min(times) > 0
+    assert found["total_ns"] == found["queue_ns"] + sum(times)
     # Numbers and counts of native buckets, zeros, and the sum.
     assert found["batch_rows"] == ([(8, 2)], 0, 4.0)
     assert found["batch_padding"] == ([], 2, 0.0)
