@@ -345,6 +345,20 @@ def test_a_stream_without_a_message_keeps_its_deadline() -> None:
         assert not ports.handlers.streams
 
 
+# https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md: at most eight digits, and a unit.
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("2H", 7200), ("3M", 180), ("40S", 40), ("50000m", 50), ("60000000u", 60), ("99999999S", 99999999), ("S", None),
+     ("123456789S", None), ("-5S", None), ("5s", None)],
+)  # fmt: skip
+def test_a_timeout_is_read_in_its_unit(text: str, seconds: float | None) -> None:
+    head = call_head(("grpc-timeout", text), path=_STREAM)
+    with serving() as ports, connected(ports.grpc, _PREFACE + head + frame(_DATA, 0, b"\0\0\0\0\0", stream=1)):
+        until(lambda: ports.handlers.streams)
+        left = ports.handlers.streams[0].timeout_s
+        assert left == (None if seconds is None else pytest.approx(seconds, abs=5))
+
+
 def test_a_stop_waits_for_no_stream_without_a_message() -> None:
     with (
         serving() as ports,
