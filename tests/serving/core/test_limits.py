@@ -15,15 +15,26 @@ import pytest
 
 from modelyard.clients.http import decode_fields as decode
 from modelyard.clients.http import encode_fields as encode
+from tests.serving.core.frames import (
+    DATA,
+    GOAWAY,
+    HEADERS,
+    METHOD,
+    PING,
+    PREFACE,
+    SETTINGS,
+    STREAM,
+    WINDOW_UPDATE,
+    call_head,
+    fields_of,
+    frame,
+    frames,
+    opened,
+)  # fmt: skip
 from tests.support.server import free_port
 from tests.support.waiting import until
 
 core = pytest.importorskip("modelyard_core", reason="needs the distribution modelyard-core")
-
-_METHOD = "/test.Service/Echo"
-_STREAM = "/test.Service/Stream"
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-_DATA, _HEADERS, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 4, 6, 7, 8
 
 
 class Echo:
@@ -37,7 +48,7 @@ class Echo:
         self.streams: list[Any] = []
 
     def call(self, call: Any) -> None:
-        if call.path == _STREAM:
+        if call.path == STREAM:
             self.streams.append(call)
         else:
             call.respond(call.message)
@@ -64,7 +75,7 @@ class Ports:
 
     def call(self, message: bytes) -> Any:
         with grpc.insecure_channel(f"127.0.0.1:{self.grpc}") as channel:
-            return channel.unary_unary(_METHOD, bytes, bytes)(message, timeout=20)
+            return channel.unary_unary(METHOD, bytes, bytes)(message, timeout=20)
 
 
 @contextlib.contextmanager
@@ -75,7 +86,7 @@ def serving(**limits: Any) -> Iterator[Ports]:
         handlers, threads=1, max_body_bytes=1 << 20, max_message_bytes=1 << 20, rest_timeout_s=30.0,
         wrong_rest_port="", wrong_grpc_port="not gRPC", **limits,
     )  # fmt: skip
-    server.set_methods({_METHOD: False, _STREAM: True})
+    server.set_methods({METHOD: False, STREAM: True})
     server.listen(grpc=False, port=rest)
     server.listen(grpc=True, port=grpc_port)
     try:
@@ -109,42 +120,6 @@ def answer(data: bytes) -> tuple[int, dict[str, str], bytes]:
     head, _, body = data.partition(b"\r\n\r\n")
     start, *lines = head.decode().split("\r\n")
     return int(start.split()[1]), dict(line.split(": ", 1) for line in lines), body
-
-
-def frame(kind: int, flags: int, payload: bytes, *, stream: int = 1) -> bytes:
-    return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
-
-
-def call_head(*more: tuple[str, str], path: str = _METHOD, end: bool = False) -> bytes:
-    fields = ((":method", "POST"), (":scheme", "http"), (":path", path), ("content-type", "application/grpc"))
-    return frame(_HEADERS, 5 if end else 4, encode([*fields, *more]))
-
-
-def opened(stream: int, data: bytes = b"\0\0\0\0\0") -> bytes:
-    """A stream and, in frames of DATA, what its client sends: a message of no bytes."""
-    head = call_head(path=_STREAM).replace(b"\0\0\0\1", stream.to_bytes(4), 1)
-    return head + (frame(_DATA, 0, data, stream=stream) if data else b"")
-
-
-def frames(connection: socket.socket, last: int, twice: int = -1) -> list[tuple[int, bytes]]:
-    """Kinds and contents of frames, to the first of a kind, or the second of another, or to the end."""
-    data, found = b"", []
-    while True:
-        while len(data) >= 9 and len(data) >= 9 + int.from_bytes(data[:3]):
-            size = 9 + int.from_bytes(data[:3])
-            found.append((data[3], data[9:size]))
-            data = data[size:]
-        kinds = [kind for kind, _ in found]
-        if last in kinds or kinds.count(twice) == 2:
-            return found
-        more = connection.recv(65536)
-        if not more:
-            return found
-        data += more
-
-
-def fields_of(connection: socket.socket) -> dict[str, str]:
-    return dict(decode(next(content for kind, content in frames(connection, _HEADERS) if kind == _HEADERS)))
 
 
 def pushback(error: grpc.RpcError) -> list[Any]:
@@ -196,19 +171,19 @@ def test_idle_connections_are_closed() -> None:
         with connected(ports.rest, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n") as used, connected(ports.rest) as silent:
             assert answer(to_the_end(used))[0] == 200
             assert to_the_end(silent) == b""
-        for begin in (_PREFACE, _PREFACE[:20], _PREFACE + call_head()[:20]):
+        for begin in (PREFACE, PREFACE[:20], PREFACE + call_head()[:20]):
             with connected(ports.grpc, begin) as connection:
                 found = frames(connection, last=-1)
                 # Over HTTP/2 in an orderly way, where it has begun.
-                assert (_GOAWAY in [kind for kind, _ in found]) == (begin != _PREFACE[:20])
+                assert (GOAWAY in [kind for kind, _ in found]) == (begin != PREFACE[:20])
 
 
 def test_a_stream_that_ends_within_a_message_is_refused() -> None:
     with serving() as ports:
         for begun in (b"\0\0", b"\0\0\0\0\5abc"):
-            ended = call_head(path=_STREAM) + frame(_DATA, 1, begun)
-            with connected(ports.grpc, _PREFACE + ended) as connection:
-                blocks = [content for kind, content in frames(connection, -1, _HEADERS) if kind == _HEADERS]
+            ended = call_head(path=STREAM) + frame(DATA, 1, begun)
+            with connected(ports.grpc, PREFACE + ended) as connection:
+                blocks = [content for kind, content in frames(connection, -1, HEADERS) if kind == HEADERS]
             fields = dict(decode(blocks[-1]))
             assert (fields["grpc-status"], fields["grpc-message"]) == ("13", "The stream ended within a message.")
 
@@ -219,10 +194,10 @@ def test_header_fields_are_limited() -> None:
         assert ask(ports.rest, "GET / HTTP/1.1\r\nx: " + "a" * 11_000)[0] == 431
         # As the flag's help says.
         assert ask(ports.rest, "GET / HTTP/1.1" + "\r\nx: a" * 101)[0] == 431
-        with connected(ports.grpc, _PREFACE + call_head(("x", "a" * 11_000), end=True)) as connection:
+        with connected(ports.grpc, PREFACE + call_head(("x", "a" * 11_000), end=True)) as connection:
             assert fields_of(connection)[":status"] == "431"
-        with connected(ports.grpc, _PREFACE) as connection:
-            settings = next(content for kind, content in frames(connection, _SETTINGS) if kind == _SETTINGS)
+        with connected(ports.grpc, PREFACE) as connection:
+            settings = next(content for kind, content in frames(connection, SETTINGS) if kind == SETTINGS)
             pairs = {settings[i : i + 2]: settings[i + 2 : i + 6] for i in range(0, len(settings), 6)}
             # SETTINGS_MAX_CONCURRENT_STREAMS and SETTINGS_MAX_HEADER_LIST_SIZE.
             assert [int.from_bytes(pairs[key]) for key in (b"\0\3", b"\0\6")] == [3, 10_000]
@@ -235,7 +210,7 @@ def test_a_body_that_comes_too_slowly_is_refused() -> None:
             status, headers, body = answer(connection.recv(65536))
             assert (status, headers["connection"]) == (408, "close")
             assert "5 bytes of the request's body came" in json.loads(body)["error"]
-        with connected(ports.grpc, _PREFACE + call_head() + frame(_DATA, 0, b"\0\0\0\0\x64abc")) as connection:
+        with connected(ports.grpc, PREFACE + call_head() + frame(DATA, 0, b"\0\0\0\0\x64abc")) as connection:
             fields = fields_of(connection)
             assert fields["grpc-status"] == "4" and "--body_timeout_seconds" in fields["grpc-message"]
         ports.inflight(0)
@@ -259,7 +234,7 @@ def test_bytes_in_flight_are_limited_before_they_are_there() -> None:
             first.sendall(b"a" * 800)
             assert answer(first.recv(65536))[0] == 200
         ports.inflight(0)
-        with connected(ports.grpc, _PREFACE + call_head() + frame(_DATA, 0, b"\0\0\0\3\x84")):
+        with connected(ports.grpc, PREFACE + call_head() + frame(DATA, 0, b"\0\0\0\3\x84")):
             ports.inflight(900)
             assert ask(ports.rest, "POST / HTTP/1.1\r\ncontent-length: 300", b"a" * 300)[0] == 503
         # A client that goes gives back what it had.
@@ -269,10 +244,10 @@ def test_bytes_in_flight_are_limited_before_they_are_there() -> None:
 
 def test_messages_of_a_stream_are_charged_until_they_are_answered() -> None:
     def message(size: int) -> bytes:
-        return frame(_DATA, 0, b"\0" + size.to_bytes(4) + b"a" * size)
+        return frame(DATA, 0, b"\0" + size.to_bytes(4) + b"a" * size)
 
     with serving(max_inflight_bytes=1000) as ports:
-        with connected(ports.grpc, _PREFACE + call_head(path=_STREAM) + message(100) + message(50)) as connection:
+        with connected(ports.grpc, PREFACE + call_head(path=STREAM) + message(100) + message(50)) as connection:
             ports.inflight(150)
             (call,) = ports.handlers.streams
             call.took()
@@ -282,7 +257,7 @@ def test_messages_of_a_stream_are_charged_until_they_are_answered() -> None:
             assert ports.server.inflight_bytes == 50
             connection.sendall(message(960))
             # What it was answered so far, and its trailers.
-            blocks = [content for kind, content in frames(connection, -1, _HEADERS) if kind == _HEADERS]
+            blocks = [content for kind, content in frames(connection, -1, HEADERS) if kind == HEADERS]
             assert dict(decode(blocks[-1]))["grpc-status"] == "8"
         ports.inflight(0)
 
@@ -291,7 +266,7 @@ def test_a_compressed_message_is_charged_as_it_grows() -> None:
     with serving(max_inflight_bytes=100_000) as ports:
         address = f"127.0.0.1:{ports.grpc}"
         with grpc.insecure_channel(address, compression=grpc.Compression.Gzip) as channel:
-            echo = channel.unary_unary(_METHOD, bytes, bytes)
+            echo = channel.unary_unary(METHOD, bytes, bytes)
             with pytest.raises(grpc.RpcError) as caught:
                 echo(b"\0" * 500_000, timeout=20)
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -303,8 +278,8 @@ def test_header_fields_beyond_the_usual_are_charged() -> None:
     with serving(max_inflight_bytes=10_000, max_header_bytes=30_000) as ports:
         assert ask(ports.rest, "GET / HTTP/1.1\r\nx: " + "a" * 9000)[0] == 200
         assert ask(ports.rest, "GET / HTTP/1.1\r\nx: " + "a" * 13_000)[0] == 503
-        head = call_head(("x", "a" * 8000), path=_STREAM)
-        with connected(ports.grpc, _PREFACE + head) as connection:
+        head = call_head(("x", "a" * 8000), path=STREAM)
+        with connected(ports.grpc, PREFACE + head) as connection:
             assert fields_of(connection)[":status"] == "200"
             # As long as the stream lives.
             ports.inflight(sum(len(name) + len(value) + 32 for name, value in decode(head[9:])[3:]) - 2048)
@@ -312,13 +287,13 @@ def test_header_fields_beyond_the_usual_are_charged() -> None:
 
 
 def test_streams_are_limited() -> None:
-    with serving(max_streams=5000) as ports, connected(ports.grpc, _PREFACE) as connection:
+    with serving(max_streams=5000) as ports, connected(ports.grpc, PREFACE) as connection:
         for number in range(4100):
             connection.sendall(opened(2 * number + 1))
         until(lambda: len(ports.handlers.streams) == 4096, what=lambda: len(ports.handlers.streams))
         with pytest.raises(grpc.RpcError) as caught:
             with grpc.insecure_channel(f"127.0.0.1:{ports.grpc}") as channel:
-                list(channel.stream_stream(_STREAM, bytes, bytes)(iter([]), timeout=20))
+                list(channel.stream_stream(STREAM, bytes, bytes)(iter([]), timeout=20))
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "4096 streams" in (caught.value.details() or "") and pushback(caught.value) == ["1000"]
         # Unary calls have no part in it.
@@ -326,47 +301,23 @@ def test_streams_are_limited() -> None:
 
 
 def test_a_stream_costs_python_nothing_before_its_first_message() -> None:
-    with serving() as ports, connected(ports.grpc, _PREFACE) as connection:
+    with serving() as ports, connected(ports.grpc, PREFACE) as connection:
         connection.sendall(opened(1, b"") + opened(3, b"\0\0\0\0") + opened(5))
         until(lambda: ports.handlers.streams)
         time.sleep(0.2)
         assert len(ports.handlers.streams) == 1
-        connection.sendall(frame(_DATA, 0, b"\0", stream=3) + frame(_DATA, 1, b"", stream=1))
+        connection.sendall(frame(DATA, 0, b"\0", stream=3) + frame(DATA, 1, b"", stream=1))
         until(lambda: len(ports.handlers.streams) == 3)
-
-
-def test_a_stream_without_a_message_keeps_its_deadline() -> None:
-    head = call_head(("grpc-timeout", "300m"), path=_STREAM)
-    with serving() as ports, connected(ports.grpc, _PREFACE + head) as connection:
-        started = time.monotonic()
-        frames(connection, _HEADERS)
-        assert fields_of(connection)["grpc-status"] == "4"
-        assert 0.2 < time.monotonic() - started < 10
-        assert not ports.handlers.streams
-
-
-# https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md: at most eight digits, and a unit.
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("2H", 7200), ("3M", 180), ("40S", 40), ("50000m", 50), ("60000000u", 60), ("99999999S", 99999999), ("S", None),
-     ("123456789S", None), ("-5S", None), ("5s", None)],
-)  # fmt: skip
-def test_a_timeout_is_read_in_its_unit(text: str, seconds: float | None) -> None:
-    head = call_head(("grpc-timeout", text), path=_STREAM)
-    with serving() as ports, connected(ports.grpc, _PREFACE + head + frame(_DATA, 0, b"\0\0\0\0\0", stream=1)):
-        until(lambda: ports.handlers.streams)
-        left = ports.handlers.streams[0].timeout_s
-        assert left == (None if seconds is None else pytest.approx(seconds, abs=5))
 
 
 def test_a_stop_waits_for_no_stream_without_a_message() -> None:
     with (
         serving() as ports,
-        connected(ports.grpc, _PREFACE + opened(1)) as busy,
-        connected(ports.grpc, _PREFACE + opened(1, b"")) as silent,
+        connected(ports.grpc, PREFACE + opened(1)) as busy,
+        connected(ports.grpc, PREFACE + opened(1, b"")) as silent,
     ):
-        frames(busy, _HEADERS)
-        frames(silent, _HEADERS)
+        frames(busy, HEADERS)
+        frames(silent, HEADERS)
         until(lambda: ports.handlers.streams)
         stop = threading.Thread(target=ports.server.stop, args=(60.0,))
         stop.start()
@@ -380,36 +331,36 @@ def test_a_stop_waits_for_no_stream_without_a_message() -> None:
 
 
 def test_a_stream_that_is_opened_after_the_last_goaway_costs_the_others_nothing() -> None:
-    with serving() as ports, connected(ports.grpc, _PREFACE + opened(1)) as connection:
+    with serving() as ports, connected(ports.grpc, PREFACE + opened(1)) as connection:
         until(lambda: ports.handlers.streams)
         stop = threading.Thread(target=ports.server.stop, args=(20.0,))
         stop.start()
-        found = frames(connection, _PING)
-        assert [content[:4] for kind, content in found if kind == _GOAWAY] == [b"\x7f\xff\xff\xff"]
+        found = frames(connection, PING)
+        assert [content[:4] for kind, content in found if kind == GOAWAY] == [b"\x7f\xff\xff\xff"]
         # A client that did not know of the end when it opened a stream, with a larger window, as gRPC's C core does.
-        acknowledged = frame(_PING, 1, found[-1][1], stream=0)
-        connection.sendall(acknowledged + opened(3) + frame(_WINDOW_UPDATE, 0, b"\0\1\0\0", stream=3))
-        assert frames(connection, _GOAWAY)[-1][1] == b"\0\0\0\1" + b"\0\0\0\0"
+        acknowledged = frame(PING, 1, found[-1][1], stream=0)
+        connection.sendall(acknowledged + opened(3) + frame(WINDOW_UPDATE, 0, b"\0\1\0\0", stream=3))
+        assert frames(connection, GOAWAY)[-1][1] == b"\0\0\0\1" + b"\0\0\0\0"
         (call,) = ports.handlers.streams
         call.finish(0, "", [])
-        blocks = [content for kind, content in frames(connection, -1) if kind == _HEADERS]
+        blocks = [content for kind, content in frames(connection, -1) if kind == HEADERS]
         assert dict(decode(blocks[-1]))["grpc-status"] == "0"
         stop.join(20)
 
 
 _SMALL = {
-    "settings": frame(_SETTINGS, 0, b"\0\4\0\0\xff\xff", stream=0),
-    "windows": frame(_WINDOW_UPDATE, 0, b"\0\0\0\1", stream=0),
-    "pings": frame(_PING, 0, b"12345678", stream=0),
-    "bytes of a message": frame(_DATA, 0, b"a"),
-    "nothing of a message": frame(_DATA, 0, b""),
+    "settings": frame(SETTINGS, 0, b"\0\4\0\0\xff\xff", stream=0),
+    "windows": frame(WINDOW_UPDATE, 0, b"\0\0\0\1", stream=0),
+    "pings": frame(PING, 0, b"12345678", stream=0),
+    "bytes of a message": frame(DATA, 0, b"a"),
+    "nothing of a message": frame(DATA, 0, b""),
 }
 
 
 @pytest.mark.parametrize("small", _SMALL.values(), ids=_SMALL)
 def test_a_flood_of_small_frames_ends_its_connection(small: bytes) -> None:
     with serving() as ports:
-        with connected(ports.grpc, _PREFACE + call_head(path=_STREAM) + frame(_DATA, 0, b"\0\0\x0f\0\0")) as flood:
+        with connected(ports.grpc, PREFACE + call_head(path=STREAM) + frame(DATA, 0, b"\0\0\x0f\0\0")) as flood:
             with pytest.raises(OSError):
                 for _ in range(100):
                     flood.sendall(small * 1000)
@@ -434,7 +385,7 @@ def test_requests_that_two_servers_could_read_differently_are_refused() -> None:
 def test_the_host_is_the_targets() -> None:
     with serving() as ports:
         fields = ((":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "a.example:1"))
-        with connected(ports.rest, _PREFACE + frame(_HEADERS, 5, encode(fields))) as connection:
+        with connected(ports.rest, PREFACE + frame(HEADERS, 5, encode(fields))) as connection:
             assert fields_of(connection)["x-host"] == "a.example:1"
         assert ask(ports.rest, "POST http://a.example:1/ HTTP/1.1")[1]["x-host"] == "a.example:1"
         assert ask(ports.rest, "POST / HTTP/1.1")[1]["x-host"] == "x"
@@ -448,7 +399,7 @@ def test_what_is_no_http_is_refused() -> None:
 
 
 def test_a_connection_without_a_request_delays_no_stop() -> None:
-    with serving() as ports, connected(ports.rest), connected(ports.grpc, b"PR"), connected(ports.grpc, _PREFACE):
+    with serving() as ports, connected(ports.rest), connected(ports.grpc, b"PR"), connected(ports.grpc, PREFACE):
         assert ask(ports.rest, "GET / HTTP/1.1")[0] == 200
         begun = time.monotonic()
         ports.server.stop(20.0)

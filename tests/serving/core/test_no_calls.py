@@ -12,28 +12,17 @@ from pathlib import Path
 import pytest
 
 from modelyard.clients.http import encode_fields
-from tests.serving.core.test_limits import (
-    _DATA,
-    _HEADERS,
-    _METHOD,
-    _PREFACE,
-    _STREAM,
-    call_head,
-    connected,
-    fields_of,
-    frame,
-    frames,
-    serving,
-)
+from tests.serving.core.frames import DATA, HEADERS, METHOD, PREFACE, STREAM, call_head, fields_of, frame, frames
+from tests.serving.core.test_limits import connected, serving
 from tests.support.server import free_port
 from tests.support.waiting import until
 
 
-@pytest.mark.parametrize("path", [_METHOD, _STREAM])
+@pytest.mark.parametrize("path", [METHOD, STREAM])
 @pytest.mark.parametrize("method", ["GET", "PUT"])
 def test_other_methods_than_post_are_refused_at_once(path: str, method: str) -> None:
     fields = [(":method", method), (":scheme", "http"), (":path", path), ("content-type", "application/grpc")]
-    with serving() as ports, connected(ports.grpc, _PREFACE + frame(_HEADERS, 4, encode_fields(fields))) as connection:
+    with serving() as ports, connected(ports.grpc, PREFACE + frame(HEADERS, 4, encode_fields(fields))) as connection:
         ended = fields_of(connection)
         assert (ended["grpc-status"], method in ended["grpc-message"]) == ("13", True)
         assert not ports.handlers.streams
@@ -44,11 +33,11 @@ def test_other_methods_than_post_are_refused_at_once(path: str, method: str) -> 
 def test_nothing_may_follow_a_compressed_message(encoding: str, pack: Callable[[bytes], bytes]) -> None:
     def call(packed: bytes) -> bytes:
         message = b"\1" + len(packed).to_bytes(4) + packed
-        return _PREFACE + call_head(("grpc-encoding", encoding)) + frame(_DATA, 1, message)
+        return PREFACE + call_head(("grpc-encoding", encoding)) + frame(DATA, 1, message)
 
     with serving() as ports:
         with connected(ports.grpc, call(pack(b"text"))) as connection:
-            assert (_DATA, b"\0\0\0\0\4text") in frames(connection, -1, _HEADERS)
+            assert (DATA, b"\0\0\0\0\4text") in frames(connection, -1, HEADERS)
         for packed in (pack(b"text") + b"xx", pack(b"te") + pack(b"xt")):
             with connected(ports.grpc, call(packed)) as connection:
                 ended = fields_of(connection)

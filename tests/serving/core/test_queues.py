@@ -10,14 +10,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import grpc
-import numpy as np
 import pytest
 
-from modelyard.wire import array_to_tensor, serving_pb2
 from tests.serving.core.conftest import Started, start_core
 from tests.serving.core.test_server import ask
-from tests.support.server import free_port
 from tests.support.waiting import until
 
 PREDICT = "/v1/models/m:predict"
@@ -107,36 +103,6 @@ def test_a_request_whose_time_is_over_is_not_computed() -> None:
         # Who answers late requests counts them: over REST Python.
         assert [each["failed"] for each in started.core.take_statistics()] == [[]]
         assert computed == [1, 3]
-
-
-def test_a_client_whose_own_deadline_ends_its_call_was_late_and_another_has_cancelled_it(started: Started) -> None:
-    gate, port = threading.Event(), free_port()
-
-    def wait(batch: _Batch, waited: object) -> Any:
-        gate.wait(30)
-        return _same(batch)
-
-    method = "/tensorflow.serving.PredictionService/Predict"
-    started.core.set_methods({method: False})
-    started.core.listen(grpc=True, port=port)
-    started.plan(wait, ("y", "float32"), max_rows=1)
-    request = serving_pb2.PredictRequest(inputs={"x": array_to_tensor(np.ones(1, np.float32))})
-    request.model_spec.name = "m"
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        predict = channel.unary_unary(method)
-        held = predict.future(request.SerializeToString())
-        until(lambda: started.core.waiting == 1)
-        # A client starts its clock before the request is sent, so that its own is the first to end.
-        late = [predict.future(request.SerializeToString(), timeout=0.5) for _ in range(5)]
-        gone = predict.future(request.SerializeToString(), timeout=30)
-        until(lambda: started.core.waiting == 7)
-        gone.cancel()
-        assert {call.code() for call in late} == {grpc.StatusCode.DEADLINE_EXCEEDED}
-        until(lambda: started.core.waiting == 1)
-        (found,) = started.core.take_statistics()
-        gate.set()
-        assert held.result()
-    assert sorted(found["failed"]) == [("Predict", "GRPC", "CANCELLED", 1), ("Predict", "GRPC", "DEADLINE_EXCEEDED", 5)]
 
 
 #: Before a batch that waits goes on by itself.
