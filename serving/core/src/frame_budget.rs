@@ -182,9 +182,9 @@ mod tests {
             bytes
         };
         let window = |stream| of(WINDOW_UPDATE, 0, stream, 4);
-        let acknowledged = of(PING, ACK, 0, 8);
-        let before = [vec![0; PREFACE], of(HEADERS, 4, 5, 10), window(5), window(7)];
-        let after = [acknowledged, of(HEADERS, 4, 7, 10), window(0), window(5), window(7), of(DATA, 1, 7, 9)];
+        let ping = |flags| of(PING, flags, 0, 8);
+        let before = [vec![0; PREFACE], ping(0), of(HEADERS, 4, 5, 10), window(5), window(7)];
+        let after = [ping(ACK), of(HEADERS, 4, 7, 10), window(0), window(5), window(7), of(DATA, 1, 7, 9)];
         let mut expected = [before.concat(), after.concat()].concat();
         let mut sent = expected.clone();
         // Where the last window has its type.
