@@ -178,6 +178,14 @@ def test_idle_connections_are_closed() -> None:
                 assert (GOAWAY in [kind for kind, _ in found]) == (begin != PREFACE[:20])
 
 
+def test_a_connection_that_is_used_is_not_idle() -> None:
+    with serving(idle_timeout_s=2.0) as ports, connected(ports.rest) as used:
+        for _ in range(4):
+            used.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert used.recv(65536).startswith(b"HTTP/1.1 200 ")
+            time.sleep(0.8)
+
+
 def test_a_stream_that_ends_within_a_message_is_refused() -> None:
     with serving() as ports:
         for begun in (b"\0\0", b"\0\0\0\0\5abc"):
