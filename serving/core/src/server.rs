@@ -138,6 +138,9 @@ impl Server {
             records,
             refused: Refused::default(),
         };
+        if spare_thread {
+            core.plans.watch(runtime.handle().clone())?;
+        }
         Ok(Server { core: Arc::new(core), runtime: Mutex::new(Some(runtime)), tls: Mutex::default() })
     }
 

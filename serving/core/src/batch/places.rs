@@ -2,6 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+/// How long nobody may look for what comes.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The threads of the transport, and how many of them compute. One must always be left that reads and answers, since a
 /// batch may never end.
@@ -14,6 +21,25 @@ pub struct Places {
 impl Places {
     pub fn new(threads: usize) -> Places {
         Places { computing: Arc::default(), threads }
+    }
+
+    /// Has a thread look for what comes while another computes, until there are no places any more.
+    ///
+    /// Of the threads that have nothing to do, tokio has one wait for sockets and timers. Where that one computes, the
+    /// others sleep on, unless there is work for one of them: here some is.
+    pub fn watch(&self, runtime: Handle) -> std::io::Result<()> {
+        let computing = Arc::downgrade(&self.computing);
+        let look = move || {
+            while let Some(computing) = computing.upgrade() {
+                if computing.load(Ordering::Relaxed) > 0 {
+                    runtime.spawn(async {});
+                }
+                drop(computing);
+                thread::sleep(LOOK);
+            }
+        };
+        thread::Builder::new().name("modelyard-look".to_owned()).spawn(look)?;
+        Ok(())
     }
 
     /// Whether all threads but one compute.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::batch::places::Places;
@@ -61,6 +62,11 @@ impl Plans {
             places: Places::new(threads),
             learned: Notify::new(),
         }
+    }
+
+    /// Has sockets looked at while threads compute: see [`Places::watch`].
+    pub fn watch(&self, runtime: Handle) -> std::io::Result<()> {
+        self.places.watch(runtime)
     }
 
     /// Answers the requests of a version's batches that have been computed for so long. Those that wait and those that
