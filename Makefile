@@ -8,8 +8,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
 CORE_SOURCES := $(wildcard $(addprefix serving/core/,Cargo.* *.toml *.pyi src/*.rs src/*/*.rs))
-# Two things at a time, unless make has been told how many.
-PARALLEL = $(if $(filter -j%,$(MAKEFLAGS)),,-j2)
+# Two things at a time: the core is built while pip installs, and types are checked beside lint. What make calls of
+# itself shares these two.
+ifeq ($(MAKELEVEL),0)
+MAKEFLAGS += -j2
+endif
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 1
@@ -20,13 +23,12 @@ export TF_ENABLE_ONEDNN_OPTS ?= 1
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
-install: ## Make .venv with modelyard, its native core where there is Rust, and everything that its tests need
-	@$(MAKE) --no-print-directory $(PARALLEL) $(VENV)/.core
+install: $(VENV)/.core ## Make .venv with modelyard, its native core where there is Rust, and everything that its tests need
 
 # What builds the core comes first: pip installs the rest meanwhile.
 $(VENV)/.maturin:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "modelyard needs Python 3.11 or newer; try: make PYTHON=python3.11 install"; exit 1; }
+		{ echo "modelyard needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/pip install --quiet --constraint constraints.txt maturin
@@ -62,9 +64,12 @@ data: ## Install Debian's package of Fashion-MNIST where that is possible
 demo: install data ## Train, export, verify, publish, serve and predict, from nothing
 	$(BIN)/modelyard run fashion --repository demo/repository --epochs 3
 
-test: install ## Lint, types and all tests
-	@$(MAKE) --no-print-directory $(PARALLEL) lint types
-	@$(MAKE) --no-print-directory unit
+test: lint types unit ## Lint, types and all tests
+
+# Tests that measure time have the machine for themselves.
+ifneq ($(filter test,$(MAKECMDGOALS)),)
+unit: lint types
+endif
 
 lint: install
 	$(BIN)/ruff check .
