@@ -281,7 +281,7 @@ mod tests {
             assert_eq!(data, (nearest as f32).to_le_bytes(), "{text}");
         };
         let mut state = 7u64;
-        for _ in 0..20_000 {
+        for _ in 0..100_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let below = f32::from_bits(0x3000_0000 + (state >> 34) as u32 % 0x2f00_0000);
             let middle = f64::midpoint(f64::from(below), f64::from(f32::from_bits(below.to_bits() + 1)));
