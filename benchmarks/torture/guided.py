@@ -25,18 +25,21 @@ from modelyard.wire import OIP_DATATYPES, array_to_tensor, dtype_by_numpy, infer
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "serving" / "core"
 SECONDS = 120
+#: What cargo may take before that.
+BUILD_S = 600
 #: An input that takes more than a second of time, or 2 GB, is a fault.
 FLAGS = (f"-max_total_time={SECONDS}", "-timeout=1", "-rss_limit_mb=2048", "-print_final_stats=1", "-max_len=65536")
 
 
-def _fuzzed(command: list[str], cwd: Path) -> Result:
+def _fuzzed(command: list[str], scratch: Scratch, cwd: Path) -> Result:
     done = subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, errors="replace", timeout=SECONDS + 600, check=False
-    )
+        [*command, *FLAGS, f"-artifact_prefix={scratch.folder}/"],
+        cwd=cwd, capture_output=True, text=True, errors="replace", timeout=SECONDS + BUILD_S, check=False,
+    )  # fmt: skip
     expect(done.returncode == 0, f"{done.returncode}: {done.stdout[-300:]}{done.stderr[-1500:]}")
-    last = re.findall(r"#(\d+)\s+DONE\s+cov: (\d+) ft: (\d+) corp: (\d+)", done.stderr)
+    last = re.findall(r"#(\d+)\s+DONE\s+cov: (\d+) ft: \d+ corp: (\d+)", done.stderr)
     expect(last, done.stderr[-500:])
-    count, places, _, kept = map(int, last[-1])
+    count, places, kept = map(int, last[-1])
     expect(places, "no code was reached that is followed")
     return Result(inputs=count, text=f"{places:,} places reached, {kept:,} inputs kept")
 
@@ -73,16 +76,12 @@ def _rust(name: str, scratch: Scratch) -> Result:
     corpus.mkdir()
     for number, body in enumerate(_bodies()[name]):
         (corpus / str(number)).write_bytes(body)
-    # Built first: that takes a minute, which is none of the fuzzer's.
-    subprocess.run(["cargo", "+nightly", "fuzz", "build", name], cwd=CORE, check=True, capture_output=True)
-    flags = (*FLAGS, f"-artifact_prefix={scratch.folder}/")
-    return _fuzzed(["cargo", "+nightly", "fuzz", "run", name, str(corpus), "--", *flags], CORE)
+    return _fuzzed(["cargo", "+nightly", "fuzz", "run", name, str(corpus), "--"], scratch, CORE)
 
 
 def _python(name: str, scratch: Scratch) -> Result:
     module = [sys.executable, "-m", "benchmarks.torture.guided_reader"]
-    flags = (*FLAGS, f"-artifact_prefix={scratch.folder}/")
-    return _fuzzed([*module, name, str(scratch.folder), *flags], ROOT)
+    return _fuzzed([*module, name, str(scratch.folder)], scratch, ROOT)
 
 
 for _target in sorted(path.stem for path in (CORE / "fuzz" / "fuzz_targets").glob("*.rs")):

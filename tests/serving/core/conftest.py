@@ -11,6 +11,16 @@ import pytest
 
 from tests.support.server import free_port
 
+PREDICT = "/v1/models/m:predict"
+#: What a plan's function is called with: bytes and shape of each input.
+Batch = Sequence[tuple[bytes, tuple[int, ...]]]
+
+
+def same(batch: Batch) -> Any:
+    """An answer that is what was asked."""
+    ((data, shape),) = batch
+    return [(shape, data)]
+
 
 @dataclass
 class Ticket:
@@ -63,10 +73,13 @@ class Started:
         shape: Sequence[int] = (-1,),
         **options: Any,
     ) -> None:
-        options = {"wanted": [], "max_rows": 8, "shared": True, "parallel": 1, **options}
+        options = {
+            "inputs": [("x", "float32", list(shape))], "outputs": [output], "wanted": [], "max_rows": 8, "shared": True,
+            "parallel": 1, **options,
+        }  # fmt: skip
         assert self.core.add_plan(
             model=model, version=None, label=None, signature="", answers=1, name="serving_default", backend="none",
-            inputs=[("x", "float32", list(shape))], outputs=[output], run=run, **options,
+            run=run, **options,
         )  # fmt: skip
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from modelyard.wire import array_to_tensor, serving_pb2
-from tests.serving.core.conftest import Started
+from tests.serving.core.conftest import Batch, Started, same
 from tests.serving.core.frames import DATA, HEADERS, PREFACE, RST_STREAM, STREAM, call_head, fields_of, frame, frames
 from tests.serving.core.test_limits import connected, serving
 from tests.support.server import free_port
@@ -53,10 +52,9 @@ def test_a_call_that_its_client_ends_is_counted_as_late_or_cancelled(
 ) -> None:
     gate, port = threading.Event(), free_port()
 
-    def wait(batch: Sequence[tuple[bytes, tuple[int, ...]]], waited: object) -> Any:
+    def wait(batch: Batch, waited: object) -> Any:
         gate.wait(30)
-        ((data, shape),) = batch
-        return [(shape, data)]
+        return same(batch)
 
     started.core.set_methods({_PREDICT: False})
     started.core.listen(grpc=True, port=port)

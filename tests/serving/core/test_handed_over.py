@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.serving.core.conftest import Started
+from tests.serving.core.conftest import PREDICT, Batch, Started, same
 from tests.serving.core.test_server import ask
 from tests.support.waiting import until
 
-PREDICT = "/v1/models/m:predict"
-_Batch = Sequence[tuple[bytes, tuple[int, ...]]]
 
-
-def no_text(batch: _Batch, waited: object) -> Any:
+def no_text(batch: Batch, waited: object) -> Any:
     """No UTF-8 for negative numbers, which JSON cannot carry."""
     ((data, shape),) = batch
     return [(shape, [b"text" if value >= 0 else b"\xff" for value in np.frombuffer(data, np.float32)])]
@@ -42,7 +38,7 @@ def test_an_answer_that_json_cannot_carry_gives_its_quota_back(started: Started)
 def test_an_output_that_json_never_carries_is_not_computed(started: Started, output: tuple[str, str]) -> None:
     calls = []
 
-    def run(batch: _Batch, waited: object) -> Any:
+    def run(batch: Batch, waited: object) -> Any:
         calls.append(batch)
         ((_, shape),) = batch
         return [(shape, [b"text"] * shape[0] if output[1] == "string" else b"\0\0" * shape[0])]
@@ -67,11 +63,10 @@ def test_what_was_drawn_for_the_log_is_not_drawn_again(started: Started) -> None
 def test_requests_whose_clients_go_leave_the_queue(started: Started) -> None:
     gate, entered = threading.Event(), threading.Event()
 
-    def wait(batch: _Batch, waited: object) -> Any:
+    def wait(batch: Batch, waited: object) -> Any:
         entered.set()
         gate.wait(30)
-        ((data, shape),) = batch
-        return [(shape, data)]
+        return same(batch)
 
     started.plan(wait, ("y", "float32"), max_rows=4, batching=(0.0, 4, []))
     four = b'{"instances": [1, 2, 3, 4]}'

@@ -6,18 +6,14 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from tests.serving.core.conftest import Started, start_core
+from tests.serving.core.conftest import PREDICT, Batch, Started, same, start_core
 from tests.serving.core.test_server import ask
 from tests.support.waiting import until
-
-PREDICT = "/v1/models/m:predict"
-_Batch = Sequence[tuple[bytes, tuple[int, ...]]]
 
 
 def _predictions(started: Started, row: float | list[float]) -> Any:
@@ -26,24 +22,19 @@ def _predictions(started: Started, row: float | list[float]) -> Any:
     return json.loads(body)["predictions"]
 
 
-def _same(batch: _Batch) -> Any:
-    ((data, shape),) = batch
-    return [(shape, data)]
-
-
 # With more shapes than a plan keeps queues for, the others have a queue for each request.
 @pytest.mark.parametrize(("parallel", "shapes"), [(1, 6), (2, 6), (3, 80)])
 def test_no_more_batches_than_allowed_whatever_their_shapes(started: Started, parallel: int, shapes: int) -> None:
     lock, running, seen = threading.Lock(), [0], []
 
-    def run(batch: _Batch, waited: object) -> Any:
+    def run(batch: Batch, waited: object) -> Any:
         with lock:
             running[0] += 1
             seen.append(running[0])
         time.sleep(0.02)
         with lock:
             running[0] -= 1
-        return _same(batch)
+        return same(batch)
 
     started.plan(run, ("y", "float32"), shape=(-1, -1), max_rows=1, parallel=parallel)
 
@@ -60,10 +51,10 @@ def test_no_more_batches_than_allowed_whatever_their_shapes(started: Started, pa
 def test_a_queue_whose_client_has_gone_lets_the_next_one_go(started: Started) -> None:
     gate, entered = threading.Event(), threading.Event()
 
-    def wait(batch: _Batch, waited: object) -> Any:
+    def wait(batch: Batch, waited: object) -> Any:
         entered.set()
         gate.wait(30)
-        return _same(batch)
+        return same(batch)
 
     started.plan(wait, ("y", "float32"), shape=(-1, -1))
     with ThreadPoolExecutor(2) as pool:
@@ -85,11 +76,11 @@ def test_a_queue_whose_client_has_gone_lets_the_next_one_go(started: Started) ->
 def test_a_request_whose_time_is_over_is_not_computed() -> None:
     gate, entered, computed = threading.Event(), threading.Event(), list[int]()
 
-    def wait(batch: _Batch, waited: object) -> Any:
+    def wait(batch: Batch, waited: object) -> Any:
         computed.append(batch[0][1][1])
         entered.set()
         gate.wait(30)
-        return _same(batch)
+        return same(batch)
 
     with start_core(rest_timeout_s=0.5) as started, ThreadPoolExecutor(1) as pool:
         started.plan(wait, ("y", "float32"), shape=(-1, -1), max_rows=1)
@@ -116,11 +107,11 @@ class _Gated:
         self.takes_s, self.entered, self.gate = takes_s, 0, threading.Event()
         self.gate.set()
 
-    def __call__(self, batch: _Batch, waited: object) -> Any:
+    def __call__(self, batch: Batch, waited: object) -> Any:
         self.entered += 1
         self.gate.wait(30)
         time.sleep(self.takes_s)
-        return _same(batch)
+        return same(batch)
 
     def until_entered(self, count: int) -> None:
         until(lambda: self.entered == count, _SOON_S)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.serving.core.conftest import Started
+from tests.serving.core.conftest import PREDICT, Batch, Started, same
 from tests.serving.core.test_server import ask
 from tests.support.waiting import until
-
-PREDICT = "/v1/models/m:predict"
-_Batch = Sequence[tuple[bytes, tuple[int, ...]]]
 
 
 class Doubled:
@@ -28,7 +24,7 @@ class Doubled:
         self.batches: list[list[float]] = []
         self.shadowed: list[tuple[Any, Any]] = []
 
-    def __call__(self, batch: _Batch, waited: object) -> Any:
+    def __call__(self, batch: Batch, waited: object) -> Any:
         self.entered.set()
         self.gate.wait(30)
         ((data, shape),) = batch
@@ -50,11 +46,7 @@ def _doubled(*rows: list[float]) -> tuple[Any, Any]:
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_requests_of_a_batch_get_their_own_rows_and_so_does_a_shadow(started: Started, share: float) -> None:
     run = Doubled()
-    assert started.core.add_plan(
-        model="m", version=None, label=None, signature="", wanted=[], answers=1, name="serving_default", backend="none",
-        inputs=[("x", "float32", [-1, 2])], outputs=[("y", "float32"), ("text", "string")], run=run, max_rows=8,
-        shared=True, parallel=1,
-    )  # fmt: skip
+    started.plan(run, shape=(-1, 2), outputs=[("y", "float32"), ("text", "string")])
     started.core.set_traffic([("m", "", "", share, [("stable", None, None, 1, 1.0, False)])])
     requests = [[[-1.0, 30.0]], [[2.5, 3.0], [4.0, -55.5]], [[6.0, 7.0]]]
 
@@ -90,10 +82,9 @@ def test_requests_of_a_batch_get_their_own_rows_and_so_does_a_shadow(started: St
 def test_rows_of_what_shares_no_batch_are_of_the_first_input_that_is_free(
     started: Started, sizes: list[list[int] | None], rows: int
 ) -> None:
-    assert started.core.add_plan(
-        model="m", version=None, label=None, signature="", wanted=[], answers=1, name="serving_default", backend="none",
-        inputs=[("a", "float32", sizes[0]), ("b", "float32", sizes[1])], outputs=[("y", "float32")],
-        run=lambda batch, waited: [batch[0][::-1]], max_rows=8, shared=False, parallel=1,
+    started.plan(
+        lambda batch, waited: same(batch[:1]), ("y", "float32"), shared=False,
+        inputs=[("a", "float32", sizes[0]), ("b", "float32", sizes[1])],
     )  # fmt: skip
     assert ask(started.port, PREDICT, {"inputs": {"a": [1.0, 2.0], "b": [1.0, 2.0, 3.0]}})[0] == 200
     (found,) = started.core.take_statistics()
