@@ -39,3 +39,18 @@ def test_a_deadline_that_has_passed_leaves_no_time() -> None:
         threads.enter(Caller(deadline=time.monotonic() - 5.0), 0.0)
     threads.leave(1.0)
     threads.close()
+
+
+def test_who_was_let_in_keeps_the_place_between_two_steps() -> None:
+    threads = ModelThreads(threads=1, workers=1, max_waiting=1)
+    first, second = Caller(), Caller()
+    threads.enter(first, 0.0)
+    # Decoded; another comes before it is queued to be computed.
+    threads.leave(0.0)
+    threads.enter(second, 0.0)
+    threads.enter(first, 0.0)
+    with pytest.raises(OverloadedError, match="2 requests wait, the most that --max_queued_requests allows"):
+        threads.enter(Caller(), 0.0)
+    threads.leave(0.0)
+    threads.leave(0.0)
+    threads.close()

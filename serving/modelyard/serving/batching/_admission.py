@@ -80,11 +80,15 @@ class ModelThreads:
     def enter(self, caller: Caller | None, cost: float, *, least: float = 0.0) -> None:
         """Lets a request in.
 
+        A large one enters for its body to be decoded, and again to be computed. Only the first time it may be one too
+        many: or else what was done for it would be lost to requests that have not begun.
+
         ``least`` is what it takes in any case: a batch takes what it takes, however many share it.
         """
         with self.condition:
             expected = max(least, (self._backlog_s + cost) / self.threads)
-            if self._max_waiting and self.waiting >= self._max_waiting:
+            let_in = caller is not None and caller.let_in
+            if self._max_waiting and self.waiting >= self._max_waiting and not let_in:
                 self.refused("queue_full")
                 raise _overloaded(
                     f"The server is overloaded: {self.waiting} requests wait, the most that "
@@ -102,6 +106,8 @@ class ModelThreads:
                     f"{max(0.0, limit):.2f} s there are. Try again in a moment.",
                     expected - limit,
                 )
+            if caller is not None:
+                caller.let_in = True
             self.waiting += 1
             self._backlog_s += cost
 

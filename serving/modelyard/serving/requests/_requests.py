@@ -122,6 +122,8 @@ class Caller:
     drawn: float | None = None
     #: ``time.monotonic()`` when it hung up, or its time was over; None before.
     left_at: float | None = None
+    #: Whether its request has been let in: it has a place among those that wait.
+    let_in: bool = False
 
     def leave(self) -> None:
         """The caller has hung up, or its time is over."""
