@@ -45,6 +45,7 @@ def test_version() -> None:
         ([], "--model_base_path is required"),
         (["--model_base_path=models"], "to have an absolute path"),
         (["--model_base_path=/x", "--port=0", "--rest_api_port=0"], "expected at least one port"),
+        (["--model_base_path=/x", "--port=80", "--rest_api_port=80"], "both 80; expected two numbers, one for gRPC"),
         (["--model_base_path=/x", "--device=openvino:TPU"], "--device=openvino:TPU; OpenVINO finds"),
         (["--model_base_path=/x", "--port=70000"], "expected a port from 0 to 65535"),
         (["--model_base_path=/x", "--enable_batching=maybe"], "expected true or false"),

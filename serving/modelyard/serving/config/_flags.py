@@ -99,6 +99,10 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
 def _check_combinations(args: argparse.Namespace) -> None:
     if args.port == 0 and args.rest_api_port == 0 and not args.grpc_socket_path:
         raise ConfigurationError("Both --port and --rest_api_port are 0; expected at least one port to serve on.")
+    if args.port == args.rest_api_port != 0:
+        raise ConfigurationError(
+            f"--port and --rest_api_port are both {args.port}; expected two numbers, one for gRPC and one for REST."
+        )
     if args.monitoring_config_file and args.rest_api_port == 0:
         _LOG.warning(
             "--monitoring_config_file=%s has no effect: metrics are on the REST port, and there is none; set "
