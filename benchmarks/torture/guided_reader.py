@@ -10,8 +10,8 @@ from pathlib import Path
 
 import atheris
 
-# What is imported here is followed.
-with atheris.instrument_imports(include=["modelyard"]):
+# What is imported here is followed, and so is the reader of text protos, which is Python, too.
+with atheris.instrument_imports(include=["modelyard", "google.protobuf.text_format"]):
     from benchmarks.torture.readers import READERS
     from modelyard.errors import ModelyardError
 
