@@ -148,7 +148,8 @@ class BatchQueue:
         """Answers what some threads compute and what waits for them; other threads of the model take their places."""
         answers: list[tuple[Task, _Answer]] = []
         with self._condition:
-            for thread in self._computing.keys() & set(threads):
+            # One that was given up before hangs in the rest of a request in parts: its place was given away then.
+            for thread in self._computing.keys() & set(threads) - self._given_up.keys():
                 self._given_up[thread] = refusal
                 self._threads.slots.release()
                 answers += [(task, (None, error)) for task in self._computing[thread]]
