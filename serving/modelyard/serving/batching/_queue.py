@@ -87,7 +87,9 @@ class BatchQueue:
         self._most_running = 1 if plan.signature.stateful else threads.threads
         self._condition = threads.condition
         self._tasks: deque[Task] = deque()
-        self._rows = self._running = 0
+        self._rows = 0
+        #: The work that runs, or waits for one of the model's threads.
+        self._running: set[object] = set()
         self._cost = Cost()
         #: What is computed, by thread; and of threads that were given up, the error for new requests.
         self._computing: dict[int, list[Task]] = {}
@@ -102,24 +104,29 @@ class BatchQueue:
                 raise UnavailableError(
                     "The batch scheduling queue to which this task was submitted is full. Try again in a moment."
                 )
+            work = None
+            if len(self._running) < self._most_running:
+                # First of all, for there may be no other thread; it begins when the lock is free.
+                work = object()
+                self._threads.batches.submit(self._work, work)
             if not task.entered:
                 task.cost = self._cost.of(task.rows)
                 self._threads.enter(task.caller, task.cost, least=self._cost.seconds)
             self._tasks.append(task)
             self._rows += task.rows
-            if self._running < self._most_running:
-                self._running += 1
-                self._threads.batches.submit(self._work)
+            if work is not None:
+                self._running.add(work)
             else:
                 # Another queue of the model may wait, too.
                 self._condition.notify_all()
 
-    def _work(self) -> None:
+    def _work(self, work: object) -> None:
         """Computes batches until nothing waits."""
         while True:
             with self._condition:
-                if not self._tasks:
-                    self._running -= 1
+                # Also where it came to nothing: an executor that cannot start a thread keeps the work for a later one.
+                if not self._tasks or work not in self._running:
+                    self._running.discard(work)
                     return
                 wait = self._wait()
                 if wait > 0:

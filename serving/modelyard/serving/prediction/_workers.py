@@ -74,7 +74,12 @@ class Workers:
                 if ok or seconds > cost:
                     threads.work_cost.learn(seconds, size)
 
-        future = threads.work.submit(run)
+        try:
+            future = threads.work.submit(run)
+        # There is no thread for it.
+        except RuntimeError:
+            threads.leave(cost)
+            raise
         # Also where it was given up before it began.
         future.add_done_callback(lambda _: threads.leave(cost))
         return future
