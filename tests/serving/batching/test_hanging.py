@@ -48,3 +48,23 @@ def test_a_request_whose_parts_hang_one_after_the_other_gives_its_slot_away_once
             await asked
 
     run(tmp_path, backend, test, batching=BatchParameters(max_batch_size=1, split_large=True))
+
+
+def test_a_batch_of_one_shape_too_many_is_given_up_as_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients may send more shapes than queues are kept."""
+    monkeypatch.setattr("modelyard.serving.batching._batcher._MAX_QUEUES", 0)
+    backend = Hanging()
+
+    async def test(predictor: Predictor) -> None:
+        (version,) = predictor._manager.loaded()
+        asked = asyncio.ensure_future(ask(predictor, 1.0))
+        await until_async(lambda: backend.threads)
+        predictor._manager.suspend(version, "It hangs.", threads=backend.threads, limit_s=1.0)
+        with pytest.raises(DeadlineExceededError, match="It hangs"):
+            await asyncio.wait_for(asked, 3)
+        assert predictor.waiting == 0
+        backend.let_go.release()
+
+    run(tmp_path, backend, test)

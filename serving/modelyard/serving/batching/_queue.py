@@ -141,11 +141,13 @@ class BatchQueue:
 
     def _compute_on(self, thread: int, batch: list[Task]) -> None:
         self._computing[thread] = batch
+        # Whoever gives it up finds it, also where a plan has too many queues to keep this one.
+        self._plan.queues[thread] = self
         try:
             self._compute(batch)
         finally:
             with self._condition:
-                del self._computing[thread]
+                del self._plan.queues[thread], self._computing[thread]
                 given_up = self._given_up.pop(thread, None) is not None
             if given_up:
                 # It was given to others meanwhile.
