@@ -18,7 +18,7 @@ from tests.support.waiting import until_async
 
 
 class Hanging(Doubler):
-    """Each of its batches ends when it is let go."""
+    """Each of its batches of one row ends when it is let go."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,28 +26,48 @@ class Hanging(Doubler):
         self.let_go = threading.Semaphore(0)
 
     def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
-        self.threads.append(threading.get_ident())
-        assert self.let_go.acquire(timeout=5)
+        if len(inputs["x"]) == 1:
+            self.threads.append(threading.get_ident())
+            assert self.let_go.acquire(timeout=5)
         return super().run(graph, inputs, outputs)
 
 
-def test_a_request_whose_parts_hang_one_after_the_other_gives_its_slot_away_once(tmp_path: Path) -> None:
+def test_a_batch_whose_requests_hang_one_after_the_other_gives_its_slot_away_once(tmp_path: Path) -> None:
     backend = Hanging()
 
     async def test(predictor: Predictor) -> None:
         slots = predictor._workers.of("m").slots
         (version,) = predictor._manager.loaded()
-        asked = asyncio.ensure_future(ask(predictor, 1.0, 2.0))
-        for part in (1, 2):
-            await until_async(lambda: len(backend.threads) == part)  # noqa: B023  # it is awaited here
+        # Together they fail, and each is computed again alone.
+        asked = asyncio.gather(ask(predictor, 14.0), ask(predictor, 1.0), return_exceptions=True)
+        for number in (1, 2):
+            await until_async(lambda: len(backend.threads) == number)  # noqa: B023  # it is awaited here
             predictor._manager.suspend(version, "It hangs.", threads=backend.threads[-1:], limit_s=1.0)
-            # Its thread has none, and another may compute.
             assert slots._value == 1
             backend.let_go.release()
-        with pytest.raises(DeadlineExceededError, match="It hangs"):
+        assert [type(answer) for answer in await asked] == [DeadlineExceededError] * 2
+
+    run(tmp_path, backend, test, batching=BatchParameters(max_batch_size=2, timeout_s=5.0))
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_of_a_request_in_parts_the_rest_is_left_that_nobody_waits_for(tmp_path: Path, hangs: bool) -> None:
+    backend = Hanging()
+
+    async def test(predictor: Predictor) -> None:
+        asked = asyncio.ensure_future(ask(predictor, 1.0, 2.0, 3.0))
+        await until_async(lambda: backend.threads)
+        if hangs:
+            (version,) = predictor._manager.loaded()
+            predictor._manager.suspend(version, "It hangs.", threads=backend.threads, limit_s=1.0)
+        else:
+            asked.cancel()
+        with pytest.raises((DeadlineExceededError, asyncio.CancelledError)):
             await asked
+        backend.let_go.release(3)
 
     run(tmp_path, backend, test, batching=BatchParameters(max_batch_size=1, split_large=True))
+    assert backend.batches == [[1.0]]
 
 
 def test_a_batch_of_one_shape_too_many_is_given_up_as_all_others(

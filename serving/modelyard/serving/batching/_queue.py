@@ -157,7 +157,7 @@ class BatchQueue:
         """Answers what some threads compute and what waits for them; other threads of the model take their places."""
         answers: list[tuple[Task, _Answer]] = []
         with self._condition:
-            # One that was given up before hangs in the rest of a request in parts: its place was given away then.
+            # One that was given up before hangs in another request of its batch: its place was given away then.
             for thread in self._computing.keys() & set(threads) - self._given_up.keys():
                 self._given_up[thread] = refusal
                 self._threads.slots.release()
@@ -266,6 +266,10 @@ class BatchQueue:
             return outputs, [execution]
         parts, executions = [], []
         for start in range(0, rows, most):
+            # Nobody may wait for the rest of it.
+            refusal = self._given_up.get(threading.get_ident()) or self._threads.refusal(batch[0].caller)
+            if start and refusal:
+                raise refusal
             part = {name: array[start : start + most] for name, array in inputs.items()}
             outputs, execution = self._execute(part, min(most, rows - start), 0, alone=False)
             parts.append(outputs)
