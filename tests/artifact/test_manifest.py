@@ -128,6 +128,7 @@ def test_every_wrong_type_is_named(manifest: Manifest, value: object) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"schema_version": 0}, "schema_version 0; this modelyard reads 1"),
         ({"schema_version": 2}, "schema_version 2; this modelyard reads 1"),
         ({"signatures": []}, "expected dict; received list"),
         ({"runtime": 3}, "manifest.json.runtime: expected str; received int"),
