@@ -7,9 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from modelyard.errors import ModelyardError, OverloadedError, UnavailableError
 from modelyard.serving.requests import Caller
+
+if TYPE_CHECKING:
+    from modelyard.serving.batching._queue import BatchQueue
 
 #: Weight of the newest batch in the running means: some five batches after a change they have followed it, so that a
 #: rush for a model that takes as long for 60 rows as for one is answered in batches of 60 after a few of one.
@@ -72,6 +76,8 @@ class ModelThreads:
         self.closed = False
         #: A thread that computes holds one.
         self.slots = threading.Semaphore(threads)
+        #: By thread, the queue whose batch it computes.
+        self.computing: dict[int, BatchQueue] = {}
         self.batches = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="modelyard-batch")
         #: Large bodies, images and messages are decoded here, and what is no prediction is answered.
         self.work = ThreadPoolExecutor(workers, thread_name_prefix="modelyard-work")

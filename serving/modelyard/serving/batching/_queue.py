@@ -104,21 +104,24 @@ class BatchQueue:
                 raise UnavailableError(
                     "The batch scheduling queue to which this task was submitted is full. Try again in a moment."
                 )
-            work = None
-            if len(self._running) < self._most_running:
-                # First of all, for there may be no other thread; it begins when the lock is free.
-                work = object()
-                self._threads.batches.submit(self._work, work)
             if not task.entered:
                 task.cost = self._cost.of(task.rows)
                 self._threads.enter(task.caller, task.cost, least=self._cost.seconds)
-            self._tasks.append(task)
-            self._rows += task.rows
-            if work is not None:
+            if len(self._running) < self._most_running:
+                work = object()
+                try:
+                    self._threads.batches.submit(self._work, work)
+                # There is no thread for it.
+                except RuntimeError:
+                    if not task.entered:
+                        self._threads.leave(task.cost)
+                    raise
                 self._running.add(work)
             else:
                 # Another queue of the model may wait, too.
                 self._condition.notify_all()
+            self._tasks.append(task)
+            self._rows += task.rows
 
     def _work(self, work: object) -> None:
         """Computes batches until nothing waits."""
@@ -141,13 +144,12 @@ class BatchQueue:
 
     def _compute_on(self, thread: int, batch: list[Task]) -> None:
         self._computing[thread] = batch
-        # Whoever gives it up finds it, also where a plan has too many queues to keep this one.
-        self._plan.queues[thread] = self
+        self._threads.computing[thread] = self
         try:
             self._compute(batch)
         finally:
             with self._condition:
-                del self._plan.queues[thread], self._computing[thread]
+                del self._threads.computing[thread], self._computing[thread]
                 given_up = self._given_up.pop(thread, None) is not None
             if given_up:
                 # It was given to others meanwhile.
@@ -266,10 +268,11 @@ class BatchQueue:
             return outputs, [execution]
         parts, executions = [], []
         for start in range(0, rows, most):
-            # Nobody may wait for the rest of it.
-            refusal = self._given_up.get(threading.get_ident()) or self._threads.refusal(batch[0].caller)
-            if start and refusal:
-                raise refusal
+            if start:
+                # Nobody may wait for the rest of it.
+                refusal = self._given_up.get(threading.get_ident()) or self._threads.refusal(batch[0].caller)
+                if refusal:
+                    raise refusal
             part = {name: array[start : start + most] for name, array in inputs.items()}
             outputs, execution = self._execute(part, min(most, rows - start), 0, alone=False)
             parts.append(outputs)

@@ -247,11 +247,11 @@ class Predictor:
 
     def _give_up(self, servable: Servable, threads: Sequence[int], limit_s: float, text: str) -> None:
         """Answers who waits for a version that computes for too long; another server may answer those that waited."""
-        late = DeadlineExceededError(text)
+        late, refusal = DeadlineExceededError(text), UnavailableError(text)
         for plan in list(servable.plans.values()):
             for queue in list(plan.queues.values()):
-                queue.give_up(threads, late, UnavailableError(text))
-        self._workers.give_up(threads, late)
+                queue.give_up(threads, late, refusal)
+        self._workers.give_up(threads, late, refusal)
 
     def classify(self, spec: ModelSpec, examples: Sequence[bytes]) -> Classification:
         """Classifies examples, on the calling thread.

@@ -107,8 +107,13 @@ class Workers:
             future.cancel()
             raise
 
-    def give_up(self, threads: Sequence[int], error: ModelyardError) -> None:
-        """Answers who waits for what some threads compute for too long."""
+    def give_up(self, threads: Sequence[int], error: ModelyardError, refusal: ModelyardError) -> None:
+        """Answers who waits for what some threads compute for too long, in queues that no plan keeps, too."""
+        for each in list(self._threads.values()):
+            for thread in threads:
+                queue = each.computing.get(thread)
+                if queue is not None:
+                    queue.give_up(threads, error, refusal)
         for thread in threads:
             tell = self._working.get(thread)
             if tell is not None:

@@ -33,7 +33,7 @@ class Plan:
         self.shared = signature.compute in servable.row_wise
         #: The model spec of its answers.
         self.spec = ModelSpec(name=servable.name, version=servable.version, signature=name)
-        #: The batch queues, by inner shape; and those that compute, by thread.
+        #: The batch queues, by inner shape.
         self.queues: dict[Any, Any] = {}
         self._metrics = metrics
         self._labels = {"model": servable.name, "version": str(servable.version)}
