@@ -260,8 +260,7 @@ def has_room(shape: Iterable[int]) -> bool:
 
 
 def _fill(flat: npt.NDArray[Any], count: int, empty: Any) -> npt.NDArray[Any]:
-    missing = count - len(flat)
-    if missing <= 0:
+    if len(flat) >= count:
         return flat
     last = flat[-1] if len(flat) else empty
     result = np.empty(count, dtype=flat.dtype)

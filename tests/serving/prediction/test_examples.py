@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from modelyard.artifact import REGRESS_METHOD, Signature, TensorSpec
-from modelyard.errors import ModelNotFoundError
+from modelyard.errors import DeadlineExceededError, ModelNotFoundError, ModelyardError
 from modelyard.serving import ModelConfig, ModelManager, ModelSpec, Predictor, WatchOptions
 from modelyard.serving.config import BatchParameters, PredictionLogConfig, PredictionLogLimits
 from modelyard.serving.metrics import Metrics
@@ -27,6 +28,7 @@ class Regressor(Doubler):
 
     def __init__(self) -> None:
         super().__init__()
+        self.threads: list[int] = []
         self.signature = Signature(
             inputs=(TensorSpec(name="inputs", dtype="string", shape=(-1,)),),
             outputs=(TensorSpec(name="outputs", dtype="float32", shape=(-1,)),),
@@ -35,6 +37,7 @@ class Regressor(Doubler):
         )
 
     def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+        self.threads.append(threading.get_ident())
         self.entered.set()
         self.gate.wait(30)
         return {"outputs": np.array([len(each) for each in inputs["inputs"]], np.float32)}
@@ -66,8 +69,9 @@ def threads_of_models() -> int:
     return sum(thread.name.startswith(("modelyard-batch", "modelyard-work")) for thread in threading.enumerate())
 
 
-def regress(predictor: Predictor, *examples: bytes) -> Awaitable[Any]:
-    return predictor.offload(lambda: predictor.regress(ModelSpec(name="m"), examples), Caller(), model="m")
+def regress(predictor: Predictor, *examples: bytes, caller: Caller | None = None) -> Awaitable[Any]:
+    call = partial(predictor.regress, ModelSpec(name="m"), examples)
+    return predictor.offload(call, caller or Caller(), model="m")
 
 
 @pytest.mark.parametrize("batching", [None, BatchParameters()], ids=["alone", "batched"])
@@ -102,4 +106,31 @@ def test_a_call_that_is_computed_is_answered_though_its_model_leaves(tmp_path: P
         assert not manager.loaded()
 
     before = threads_of_models()
+    run(tmp_path, backend, test)
+
+
+def test_a_call_that_hangs_is_given_up_with_its_place_and_its_thread(tmp_path: Path) -> None:
+    backend = Regressor()
+    backend.gate.clear()
+    told: list[ModelyardError] = []
+
+    async def test(predictor: Predictor, manager: ModelManager) -> None:
+        call = asyncio.ensure_future(regress(predictor, b"\x7a\x01a", caller=Caller(given_up=told.append)))
+        await until_async(lambda: backend.threads)
+        (version,) = manager.loaded()
+        for _ in range(2):
+            manager.suspend(version, "It hangs.", threads=backend.threads, limit_s=1.0)
+        with pytest.raises(DeadlineExceededError, match="It hangs"):
+            await call
+        assert [type(error) for error in told] == [DeadlineExceededError]
+        assert predictor.waiting == 0
+        # The model has one thread for such work.
+        assert await predictor.offload(lambda: 7, Caller(), model="m") == 7
+        backend.gate.set()
+        slots = predictor._workers.of("m").work_slots
+        await until_async(lambda: slots._value == 1)
+        manager.resume(version)
+        assert (await regress(predictor, b"\x7a\x01a")).values.tolist() == [3.0]
+        assert (predictor.waiting, slots._value, len(told)) == (0, 1, 1)
+
     run(tmp_path, backend, test)

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from modelyard.artifact import write_labels
-from modelyard.errors import ConfigurationError, InvalidModelSpecError, PredictionError, UnavailableError
+from modelyard.errors import (
+    ConfigurationError,
+    DeadlineExceededError,
+    InvalidModelSpecError,
+    PredictionError,
+    UnavailableError,
+)
 from modelyard.serving.config import LoadOptions, ModelConfig, TrafficOptions, WatchOptions, read_traffic_file
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.repository import ModelManager
@@ -123,6 +129,19 @@ def test_calls_that_end_too_late_have_failed_and_those_of_hung_up_callers_have_n
             pass
     _, canary = rollout.rows()
     assert (canary.requests, canary.failed) == (3, 1)
+
+
+def test_a_call_that_was_given_up_as_hanging_has_failed_once(manager: ModelManager, rollout: Rollout) -> None:
+    manager.start()
+    assert manager.wait_until_polled(WAIT_S)
+    caller = named("2")
+    with rollout.chosen(ModelSpec(name="m"), caller):
+        assert caller.given_up is not None
+        caller.given_up(DeadlineExceededError("It hangs."))
+        _, canary = rollout.rows()
+        assert (canary.requests, canary.failed) == (1, 1)
+    _, canary = rollout.rows()
+    assert (canary.requests, canary.failed) == (1, 1)
 
 
 def test_what_a_version_did_before_its_label_moved_is_not_the_next_one_s(

@@ -80,7 +80,9 @@ class ModelThreads:
         self.computing: dict[int, BatchQueue] = {}
         self.batches = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="modelyard-batch")
         #: Large bodies, images and messages are decoded here, and what is no prediction is answered.
-        self.work = ThreadPoolExecutor(workers, thread_name_prefix="modelyard-work")
+        self.work = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="modelyard-work")
+        #: A thread that does so holds one.
+        self.work_slots = threading.Semaphore(workers)
         self.work_cost = Cost()
 
     def enter(self, caller: Caller | None, cost: float, *, least: float = 0.0) -> None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from modelyard.errors import ModelyardError
 from modelyard.serving.batching import ModelThreads
 from modelyard.serving.metrics import Metrics
-from modelyard.serving.requests import Caller, current_caller
+from modelyard.serving.requests import Caller, current_caller, once
 
 _T = TypeVar("_T")
 
@@ -28,7 +28,7 @@ class Workers:
         #: By model; what has none, such as the metrics page, is under the empty name, which no model has.
         self._threads: dict[str, ModelThreads] = {}
         self._lock = threading.Lock()
-        #: By thread, what ends the wait of the caller that it works for.
+        #: By thread, what is called where the work that it does for a caller is given up; who takes it out ends it.
         self._working: dict[int, Callable[[ModelyardError], None]] = {}
 
     @property
@@ -53,35 +53,56 @@ class Workers:
         if threads is not None:
             threads.close()
 
-    def run(self, threads: ModelThreads, caller: Caller | None, size: int, work: Callable[[], _T]) -> Future[_T]:
-        """Runs work on a thread of a model, if it is let in; ``size`` is its bytes, 0 where that is not known."""
+    def run(
+        self,
+        threads: ModelThreads,
+        caller: Caller | None,
+        size: int,
+        work: Callable[[], _T],
+        given_up: Callable[[ModelyardError], None] = lambda _: None,
+    ) -> Future[_T]:
+        """Runs work on a thread of a model, if it is let in; ``size`` is its bytes, 0 where that is not known.
+
+        ``given_up`` is called with the reason where the work is not waited for any more, though it has not ended.
+        """
         cost = threads.work_cost.of(size)
         threads.enter(caller, cost)
+        leave = once(partial(threads.leave, cost))
+
+        def end_early(error: ModelyardError) -> None:
+            leave()
+            # Another thread of the model takes its place.
+            threads.work_slots.release()
+            given_up(error)
 
         def run() -> _T:
-            if refusal := threads.refusal(caller):
-                raise refusal
-            current_caller.set(caller)
-            started = time.perf_counter()
-            ok = False
-            try:
-                result = work()
-                ok = True
-                return result
-            finally:
-                seconds = time.perf_counter() - started
-                # What fails early says nothing of what the others cost.
-                if ok or seconds > cost:
-                    threads.work_cost.learn(seconds, size)
+            with threads.work_slots:
+                if refusal := threads.refusal(caller):
+                    raise refusal
+                current_caller.set(caller)
+                started = time.perf_counter()
+                self._working[threading.get_ident()] = end_early
+                ok = False
+                try:
+                    result = work()
+                    ok = True
+                    return result
+                finally:
+                    seconds = time.perf_counter() - started
+                    if self._working.pop(threading.get_ident(), None) is None:
+                        threads.work_slots.acquire()
+                    # What fails early says nothing of what the others cost.
+                    elif ok or seconds > cost:
+                        threads.work_cost.learn(seconds, size)
 
         try:
             future = threads.work.submit(run)
         # There is no thread for it.
         except RuntimeError:
-            threads.leave(cost)
+            leave()
             raise
         # Also where it was given up before it began.
-        future.add_done_callback(lambda _: threads.leave(cost))
+        future.add_done_callback(lambda _: leave())
         return future
 
     async def offload(self, work: Callable[[], _T], caller: Caller | None, model: str) -> _T:
@@ -91,15 +112,13 @@ class Workers:
             return await asyncio.get_running_loop().run_in_executor(threads.work, work)
         answer: Future[_T] = Future()
 
-        def run() -> None:
-            self._working[threading.get_ident()] = partial(settle, answer, None)
-            try:
-                settle(answer, work(), None)
-            finally:
-                del self._working[threading.get_ident()]
+        def given_up(error: ModelyardError) -> None:
+            settle(answer, None, error)
+            if caller.given_up is not None:
+                caller.given_up(error)
 
-        future = self.run(threads, caller, 0, run)
-        future.add_done_callback(partial(_settle_failed, answer))
+        future = self.run(threads, caller, 0, work, given_up)
+        future.add_done_callback(partial(_settle_ended, answer))
         try:
             return await asyncio.wrap_future(answer)
         except asyncio.CancelledError:
@@ -115,9 +134,9 @@ class Workers:
                 if queue is not None:
                     queue.give_up(threads, error, refusal)
         for thread in threads:
-            tell = self._working.get(thread)
-            if tell is not None:
-                tell(error)
+            end_early = self._working.pop(thread, None)
+            if end_early is not None:
+                end_early(error)
 
     def close(self) -> None:
         for threads in list(self._threads.values()):
@@ -135,12 +154,12 @@ def settle(future: asyncio.Future[_T] | Future[_T], result: _T | None, error: Ba
             future.set_exception(_bare(error))
 
 
-def _settle_failed(answer: Future[_T], work: Future[None]) -> None:
-    """Work that was not begun, or has failed."""
+def _settle_ended(answer: Future[_T], work: Future[_T]) -> None:
     if work.cancelled():
         answer.cancel()
-    elif (error := work.exception()) is not None:
-        settle(answer, None, error)
+        return
+    error = work.exception()
+    settle(answer, None if error is not None else work.result(), error)
 
 
 def _bare(error: BaseException) -> BaseException:

@@ -5,6 +5,7 @@ from modelyard.serving.requests._context import (
     RequestContext,
     current_request,
     new_request_id,
+    once,
     unexpected,
 )
 from modelyard.serving.requests._requests import (
@@ -53,6 +54,7 @@ __all__ = [
     "current_request",
     "format_shape",
     "new_request_id",
+    "once",
     "other_signature",
     "request_id_of",
     "shape_fits",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import logging
 import secrets
+import threading
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -75,3 +77,14 @@ def unexpected(error: BaseException, what: str, request_id: str, log: logging.Lo
     """Reports an error that is a bug, once: its text may hold secrets."""
     log.error("request %s: %s failed unexpectedly", request_id, what, exc_info=error)
     return f"Internal error. The server's log has the details under request {request_id}."
+
+
+def once(function: Callable[..., object]) -> Callable[..., None]:
+    """Calls a function the first time only: of several threads that know how something ended, one counts."""
+    called = threading.Lock()
+
+    def call(*arguments: object) -> None:
+        if called.acquire(blocking=False):
+            function(*arguments)
+
+    return call

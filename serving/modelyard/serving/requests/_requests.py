@@ -124,6 +124,8 @@ class Caller:
     left_at: float | None = None
     #: Whether its request has been let in: it has a place among those that wait.
     let_in: bool = False
+    #: Called with the reason where it is answered though what computes for it has not ended; None where nobody asks.
+    given_up: Callable[[ModelyardError], None] | None = None
 
     def leave(self) -> None:
         """The caller has hung up, or its time is over."""

@@ -28,7 +28,7 @@ from modelyard.serving.batching import Done
 from modelyard.serving.config import Complaints, TrafficOptions, TrafficRule, read_traffic_file
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.repository import ModelManager
-from modelyard.serving.requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
+from modelyard.serving.requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest, once
 from modelyard.serving.rollout._compare import Comparison
 from modelyard.serving.rollout._rows import TrafficRow, json_of, row_of, texts_of
 from modelyard.serving.rollout._shadow import Shadow, ShadowJob
@@ -120,14 +120,14 @@ class Rollout:
             return
         target = self._choose(state, caller)
         ended = self._counter(state, target, caller)
-        error: BaseException | None = None
+        if caller is not None:
+            caller.given_up = ended
         try:
             yield replace(target.spec(spec.name), signature=spec.signature)
         except Exception as exc:
-            error = exc
+            ended(exc)
             raise
-        finally:
-            ended(error)
+        ended(None)
 
     def shadow(self, model: str, *, version: int, signature: str, inputs: Arrays, outputs: Arrays) -> None:
         """Has a request computed once more that the native core has answered."""
@@ -204,7 +204,7 @@ class Rollout:
     def _counter(
         self, state: RuleState, target: TargetState, caller: Caller | None
     ) -> Callable[[BaseException | None], None]:
-        """Begins a request to a target; what it returns counts how it ended."""
+        """Begins a request to a target; what it returns counts how it ended, by the first call."""
         serving, begun = target.serving, time.perf_counter()
 
         def ended(error: BaseException | None) -> None:
@@ -220,7 +220,7 @@ class Rollout:
                 timed = error is None or isinstance(error, DeadlineExceededError)
                 target.window.request(ok=error is None, seconds=time.perf_counter() - begun if timed else None)
 
-        return ended
+        return once(ended)
 
     def _compare(self, state: RuleState, answered: ModelSpec, inputs: Arrays, outputs: Arrays) -> None:
         shadow, rule = state.shadow, state.rule.shadow
