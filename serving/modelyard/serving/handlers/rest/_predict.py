@@ -182,11 +182,11 @@ def predict_answer(outputs: Arrays, form: Form, *, strict: bool = False, extensi
         _check_finite(outputs)
     if form == "column":
         texts = {name: _text(_widened(array) if extensions else array, name) for name, array in outputs.items()}
-        return f'{{\n    "outputs": {_bare_or_object(texts, "    ")}\n}}'
+        return f'{{\n    "outputs": {next(iter(texts.values())) if len(texts) == 1 else _object(texts, "    ")}\n}}'
     return f'{{\n    "predictions": [{", ".join(_rows_texts(outputs, extensions))}\n    ]\n}}'
 
 
-def _rows_texts(outputs: Arrays, extensions: bool) -> Iterable[str]:
+def _rows_texts(outputs: Arrays, extensions: bool) -> list[str]:
     size: int | None = None
     for name, array in outputs.items():
         if array.ndim == 0:
@@ -199,8 +199,10 @@ def _rows_texts(outputs: Arrays, extensions: bool) -> Iterable[str]:
     if extensions:
         outputs = {name: _widened(array) for name, array in outputs.items()}
     columns = [_row_texts(array, name) for name, array in outputs.items()]
-    for row in zip(*columns, strict=True):
-        yield _bare_or_object(dict(zip(outputs, row, strict=True)), "        ")
+    # The usual case, of many thousands of rows at times.
+    if len(columns) == 1:
+        return columns[0]
+    return [_object(dict(zip(outputs, row, strict=True)), "        ") for row in zip(*columns, strict=True)]
 
 
 def _check_finite(outputs: Arrays) -> None:
@@ -222,9 +224,7 @@ def _widened(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array
 
 
-def _bare_or_object(texts: Mapping[str, str], indent: str) -> str:
-    if len(texts) == 1:
-        return next(iter(texts.values()))
+def _object(texts: Mapping[str, str], indent: str) -> str:
     lines = ",\n".join(f"{indent}    {json.dumps(name)}: {text}" for name, text in texts.items())
     return f"{{\n{lines}\n{indent}}}"
 
