@@ -39,7 +39,7 @@ def clock_jumps(scratch: Scratch) -> Result:
     model, clock = scratch.folder / "m", scratch.folder / "clock"
     publish_affine(model, slope=2.0, intercept=1.0)
     clock.write_text("+0")
-    variables = f"FAKETIME_TIMESTAMP_FILE={clock} FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1"
+    variables = f"FAKETIME_TIMESTAMP_FILE={clock} FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1"
     with serve(
         model, model="m", log_dir=scratch.folder, flags=[f"--transport={scratch.transport}"],
         python=wrapped(scratch.folder, f'env LD_PRELOAD={library} {variables} "$PYTHON" "$@"'),
