@@ -41,7 +41,7 @@ def test_version() -> None:
     [
         (["--model_base_pth=/x"], "Unknown argument --model_base_pth. Did you mean --model_base_path?"),
         (["--nothing_like_it"], "Unknown argument --nothing_like_it. See --help"),
-        (["stray"], "Unknown argument stray."),
+        (["stray"], "Unknown argument stray. A model's path is --model_base_path=stray, beside --model_name."),
         ([], "--model_base_path is required"),
         (["--model_base_path=models"], "to have an absolute path"),
         (["--model_base_path=/x", "--port=0", "--rest_api_port=0"], "expected at least one port"),

@@ -46,6 +46,13 @@ def test_a_call_without_an_end_is_interrupted_and_later_calls_are_answered(tmp_p
     assert backend.run("graph", {"x": np.array([4.0], np.float32)}, ["y"])["y"].tolist() == [4.0]
 
 
+def test_a_dtype_that_numpy_is_not_given_is_refused_when_it_is_loaded(write_onnx) -> None:
+    kinds = ("bfloat16", ["n"])
+    path = write_onnx("brain", [helper.make_node("Identity", ["x"], ["y"])], {"x": kinds}, {"y": kinds})
+    with pytest.raises(LoadError, match=r"'x' has type tensor\(bfloat16\); expected a tensor of bool, float16"):
+        _load(path)
+
+
 @pytest.fixture
 def echo(write_onnx) -> OnnxRuntimeBackend:
     nodes = [helper.make_node("Identity", ["x"], ["y"])]

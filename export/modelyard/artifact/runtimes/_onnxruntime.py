@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 #: Of what onnxruntime has beside ONNX's own: classic machine learning, and onnxruntime's additions.
 _DOMAINS = ("ai.onnx.ml", "com.microsoft")
+#: What onnxruntime exchanges with numpy: of bfloat16 it has the type, and neither takes nor gives it.
 _DTYPES = {
     "float": "float32",
     "double": "float64",
-    **{name: name for name in ("float16", "bfloat16", "bool", "string")},
+    **{name: name for name in ("float16", "bool", "string")},
     **{f"{kind}{bits}": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
 }
 
@@ -69,7 +70,8 @@ def _spec(node: NodeArg) -> TensorSpec:
     if kind not in _DTYPES:
         hint = ' Convert scikit-learn models with options={id(model): {"zipmap": False}}.' if "map(" in kind else ""
         raise LoadError(
-            f"ONNX value {node.name!r} has type {node.type}; expected a tensor of a dtype known here.{hint}"
+            f"ONNX value {node.name!r} has type {node.type}; expected a tensor of "
+            f"{', '.join(sorted(_DTYPES.values()))}.{hint}"
         )
     # An axis without a size is a name or None; an output of unknown rank has no shape at all.
     shape = None if node.shape is None else tuple(size if isinstance(size, int) else -1 for size in node.shape)

@@ -155,6 +155,8 @@ def _finite(text: str) -> float:
 
 
 def _unknown(argument: str) -> str:
+    if not argument.startswith("-"):
+        return f"Unknown argument {argument}. A model's path is --model_base_path={argument}, beside --model_name."
     name = argument.split("=")[0]
     near = difflib.get_close_matches(name, [f"--{flag.name}" for flag in FLAGS], n=1)
     meant = _TRITON.get(name) or "".join(near)
