@@ -19,6 +19,12 @@ def test_a_pause_of_the_machine_counts_as_four_times_the_usual() -> None:
     assert cost.seconds == pytest.approx(2.0 + 0.2 * (4 * 2.0 - 2.0))
 
 
+def test_half_the_size_takes_half_the_time() -> None:
+    cost = Cost()
+    cost.learn(2.0, 100)
+    assert [cost.of(size) for size in (50, 100, 0)] == [1.0, 2.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("backlog_s", "retry_after_s"), [(1.001, 0.05), (1.049, 0.05), (1.051, 0.1), (1.62, 0.65), (500.0, 10.0)]
 )

@@ -138,6 +138,24 @@ def test_inner_shapes_are_padded(tmp_path: Path, backend: Doubler, zeros: bool) 
     run(tmp_path, backend, test, batching=parameters)
 
 
+def test_what_cannot_be_padded_is_computed_alone(tmp_path: Path, backend: Doubler) -> None:
+    backend.signature = Signature(
+        inputs=(TensorSpec(name="x", dtype="float32", shape=None),),
+        outputs=(TensorSpec(name="y", dtype="float32", shape=None),),
+        compute="g",
+    )
+
+    async def test(predictor: Predictor) -> None:
+        for odd in ([[1.0, 2.0]], []):
+            first = await blocked(predictor, backend, [0.0])
+            tasks = await queued(predictor, ask(predictor, odd), ask(predictor, [5.0]))
+            backend.gate.set()
+            _, *answers = await asyncio.gather(first, *tasks)
+            assert answers == [(np.array([odd]) * 2).tolist(), [[10.0]]]
+
+    run(tmp_path, backend, test, batching=BatchParameters(pad_variable_length=True))
+
+
 def test_stopping_drops_what_has_not_begun(tmp_path: Path, backend: Doubler) -> None:
     async def test(predictor: Predictor) -> None:
         (waiting,) = await queued(predictor, ask(predictor, 1.0))

@@ -52,6 +52,36 @@ def test_a_batch_has_as_many_rows_as_it_may(tmp_path: Path, backend: Doubler) ->
     run(tmp_path, backend, test, max_batch_rows=4)
 
 
+def test_only_requests_of_one_inner_shape_share_a_batch(tmp_path: Path, backend: Doubler) -> None:
+    rows = ([1.0, 2.0], [3.0], [4.0, 5.0], [6.0])
+
+    async def test(predictor: Predictor) -> None:
+        first = await blocked(predictor, backend)
+        tasks = await queued(predictor, *(ask(predictor, row) for row in rows))
+        backend.gate.set()
+        answers = [np.array(answer) for answer in await asyncio.gather(first, *tasks)]
+        assert [answer.tolist() for answer in answers[1:]] == [[[2 * x for x in row]] for row in rows]
+        assert sorted(map(str, backend.batches[1:])) == ["[[1.0, 2.0], [4.0, 5.0]]", "[[3.0], [6.0]]"]
+
+    backend.signature = replace(backend.signature, inputs=(TensorSpec(name="x", dtype="float32", shape=None),))
+    run(tmp_path, backend, test)
+
+
+def test_calls_that_change_a_state_come_one_after_the_other(tmp_path: Path, backend: Doubler) -> None:
+    backend.signature = replace(backend.signature, stateful=True)
+
+    async def test(predictor: Predictor) -> None:
+        first = await blocked(predictor, backend)
+        second = asyncio.ensure_future(ask(predictor, 1.0))
+        await until_async(lambda: predictor.waiting == 2)
+        assert len(predictor._workers.of("m").computing) == 1
+        backend.gate.set()
+        assert [*await asyncio.gather(first, second)] == [[0.0], [2.0]]
+        assert backend.batches == [[0.0], [1.0]]
+
+    run(tmp_path, backend, test, workers=2, row_wise=False)
+
+
 def test_models_whose_rows_depend_on_each_other_are_computed_one_by_one(tmp_path: Path, backend: Doubler) -> None:
     async def test(predictor: Predictor) -> None:
         await asyncio.gather(*(ask(predictor, float(n)) for n in range(3)))

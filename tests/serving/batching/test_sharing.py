@@ -143,6 +143,19 @@ def test_what_has_state_or_no_rows_is_not_tried(clock: Clock, caplog: pytest.Log
         assert (model.batches, reason in said(caplog)) == ([], True)
 
 
+@pytest.mark.parametrize(
+    ("shape", "graphs"), [((-1, 3), SHARED), ((-1, -1), SHARED), ((3, -1), APART), ((3,), APART), ((), APART)]
+)
+def test_rows_are_those_of_an_open_first_size(clock: Clock, shape: tuple[int, ...], graphs: frozenset[str]) -> None:
+    model = Model(clock, lambda rows: 0.001)
+    model.signature = replace(
+        model.signature,
+        inputs=(TensorSpec(name="x", dtype="float32", shape=shape),),
+        outputs=(TensorSpec(name="y", dtype="float32", shape=(-1, 3)),),
+    )
+    assert shared_graphs(servable(model)) == graphs
+
+
 def proven(model: Doubler, *verdicts: str, gainless: bool = False) -> frozenset[str]:
     names = [f"s{index}" for index in range(len(verdicts))]
     loaded = replace(

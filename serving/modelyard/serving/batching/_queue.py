@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.errors import InternalError, InvalidInputError, ModelNotReadyError, ModelyardError, UnavailableError
+from modelyard.errors import InternalError, ModelNotReadyError, ModelyardError, UnavailableError
 from modelyard.serving.batching._admission import Cost, ModelThreads
 from modelyard.serving.batching._counts import BatchCounts
 from modelyard.serving.config import BatchParameters
@@ -365,25 +365,23 @@ def merge(parts: Sequence[Arrays], parameters: BatchParameters) -> Arrays:
     for name in parts[0]:
         arrays = [part[name] for part in parts]
         if parameters.pad_variable_length:
-            arrays = _pad_inner(name, arrays, zeros=parameters.pad_with_zeros)
+            arrays = _pad_inner(arrays, zeros=parameters.pad_with_zeros)
         merged[name] = np.concatenate(arrays)
     return merged
 
 
-def _pad_inner(name: str, arrays: Sequence[npt.NDArray[Any]], *, zeros: bool) -> list[npt.NDArray[Any]]:
-    """Pads inner dimensions to the largest of a batch: with the tensor's first element as upstream, or with zeros."""
-    if len({array.ndim for array in arrays}) > 1:
-        raise InvalidInputError(
-            f"Tensors with name {name!r} from different tasks have different numbers of dimensions."
-        )
+def _pad_inner(arrays: Sequence[npt.NDArray[Any]], *, zeros: bool) -> list[npt.NDArray[Any]]:
+    """Pads inner dimensions to the largest of a batch: with the tensor's first element as upstream, or with zeros.
+
+    What cannot be padded, as it has another number of dimensions or no element, is an error of the batch, whose
+    requests are computed alone then.
+    """
     target = tuple(max(sizes) for sizes in zip(*(array.shape[1:] for array in arrays), strict=True))
     padded = []
     for array in arrays:
         if array.shape[1:] == target:
             padded.append(array)
             continue
-        if array.size == 0 and not zeros:
-            raise InvalidInputError(f"Tensor {name!r} is empty, so it has no element to be padded with.")
         filler = (b"" if array.dtype == object else 0) if zeros else array.flat[0]
         result = np.full((array.shape[0], *target), filler, dtype=array.dtype)
         result[tuple(slice(size) for size in array.shape)] = array
