@@ -41,6 +41,23 @@ def test_one_request_waits_for_nobody_and_neighbours_share_a_batch(tmp_path: Pat
     run(tmp_path, backend, test)
 
 
+def test_the_latency_of_a_batch_is_in_microseconds(tmp_path: Path, backend: Doubler) -> None:
+    async def test(predictor: Predictor) -> None:
+        began = time.perf_counter()
+        first = await blocked(predictor, backend)
+        computing = time.perf_counter()
+        await asyncio.sleep(0.02)
+        least_s = time.perf_counter() - computing
+        backend.gate.set()
+        await first
+        most_s = time.perf_counter() - began
+        labels = {"model_name": "m", "API": "Predict", "runtime": "fake"}
+        latency = predictor._metrics.histogram(":tensorflow:serving:runtime_latency", labels).value().native
+        assert least_s * 1e6 <= latency.sum <= most_s * 1e6
+
+    run(tmp_path, backend, test)
+
+
 def test_a_batch_has_as_many_rows_as_it_may(tmp_path: Path, backend: Doubler) -> None:
     async def test(predictor: Predictor) -> None:
         first = await blocked(predictor, backend)
