@@ -32,6 +32,10 @@ def scrape(server: RunningServer) -> Series:
     """Every series of the page, read as strictly as Prometheus does."""
     status, page = server.get(METRICS_PATH)
     assert (status, page[-1:]) == (200, "\n")
+    return series_of(page)
+
+
+def series_of(page: str) -> Series:
     series: Series = {}
     for line in page.splitlines():
         if line.startswith(("# HELP ", "# TYPE ")):

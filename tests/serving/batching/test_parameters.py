@@ -17,7 +17,7 @@ from modelyard.serving import Predictor
 from modelyard.serving.config import BatchParameters
 from tests.serving.batching.asking import ask, blocked, queued, run
 from tests.support.doubler import Doubler
-from tests.support.metrics import page_of
+from tests.support.metrics import page_of, series_of, value
 
 PREFIX = ":tensorflow:serving:batching_session:"
 
@@ -53,6 +53,8 @@ def test_a_batch_waits_for_company_and_no_longer(tmp_path: Path, backend: Double
         started = time.monotonic()
         assert await ask(predictor, 5.0, 6.0) == [10.0, 12.0]
         assert 2 <= time.monotonic() - started < 20
+        series = series_of(page_of(predictor._metrics))
+        assert 2e6 <= value(series, f"{PREFIX}queuing_latency_sum", thread_pool_name="batch_threads") < 30e6
 
     parameters = BatchParameters(max_batch_size=4, timeout_s=2)
     run(tmp_path, backend, test, row_wise=False, workers=2, batching=parameters)

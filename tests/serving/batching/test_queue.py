@@ -65,6 +65,9 @@ def test_a_batch_has_as_many_rows_as_it_may(tmp_path: Path, backend: Doubler) ->
         backend.gate.set()
         assert await asyncio.gather(first, *tasks) == [[2.0 * n] for n in range(11)]
         assert max(len(batch) for batch in backend.batches) == 4
+        # One request is not cut.
+        assert await ask(predictor, *map(float, range(10))) == [2.0 * n for n in range(10)]
+        assert backend.batches[-1] == [float(n) for n in range(10)]
 
     run(tmp_path, backend, test, max_batch_rows=4)
 

@@ -185,6 +185,15 @@ def test_what_was_proven_at_export_counts(clock: Clock, caplog: pytest.LogCaptur
     assert model.batches == []
 
 
+def test_each_graph_is_judged_by_its_own_signatures(clock: Clock) -> None:
+    """Whatever the order of their names."""
+    specs = {name: Signature(inputs=(), outputs=(), compute=name) for name in ("f", "g", "h")}
+    rows = {name: RowsCheck(verdict="independent") for name in specs}
+    for apart in specs:
+        loaded = replace(servable(Model(clock, lambda rows: 0.001)), signatures=specs, rows=rows)
+        assert shared_graphs(replace(loaded, gainless=frozenset({apart}))) == specs.keys() - {apart}
+
+
 @pytest.mark.parametrize("verdicts", [("unknown",), ("independent", "unknown"), ("independent", "")])
 def test_what_was_not_proven_is_probed(
     clock: Clock, caplog: pytest.LogCaptureFixture, verdicts: tuple[str, ...]
