@@ -116,6 +116,16 @@ def test_bytes_may_come_one_by_one_and_requests_in_a_row() -> None:
     run(test)
 
 
+def test_fields_behind_a_body_are_not_of_the_head() -> None:
+    async def test(client: Client, app: Echo, _: UvicornServer) -> None:
+        fields = b"X-Api-Key: a-key\r\nHost: y\r\nExpect: 100-continue\r\n"
+        client.send("Transfer-Encoding: chunked", body=b"2\r\nab\r\n0\r\n" + fields + b"\r\n")
+        assert (await client.answer())[::2] == (200, b"ab")
+        assert app.requests[0].headers == {"host": "x", "transfer-encoding": "chunked"}
+
+    run(test)
+
+
 def test_a_client_that_waits_for_leave_gets_it_and_head_no_body() -> None:
     async def test(client: Client, _: Echo, __: UvicornServer) -> None:
         client.send("Content-Length: 3", body=b"abc", start="HEAD /echo HTTP/1.1")

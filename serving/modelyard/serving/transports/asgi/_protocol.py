@@ -51,6 +51,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_head and self._head_bytes > limit and not self.transport.is_closing():
             self.send_400_response(f"The request's line and header fields take more than {limit} bytes.")
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field of the head; those behind a body's chunks are nobody's credentials (RFC 9110, section 6.5.1)."""
+        if self._in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._end_timer()
