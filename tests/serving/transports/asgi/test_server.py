@@ -126,6 +126,19 @@ def test_fields_behind_a_body_are_not_of_the_head() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("field", [b"a", b"a\r\nX: "], ids=["one", "many"])
+def test_fields_behind_a_body_have_the_heads_limit(field: bytes) -> None:
+    async def test(client: Client, app: Echo, _: UvicornServer) -> None:
+        client.send("Transfer-Encoding: chunked", "Expect: 100-continue")
+        assert (await client.answer())[0] == 100
+        client.writer.write(b"0\r\nX: " + field * TransportLimits().max_header_bytes)
+        status, headers, _content = await client.answer()
+        assert (status, headers["connection"]) == (400, "close")
+        assert app.requests == []
+
+    run(test)
+
+
 def test_a_client_that_waits_for_leave_gets_it_and_head_no_body() -> None:
     async def test(client: Client, _: Echo, __: UvicornServer) -> None:
         client.send("Content-Length: 3", body=b"abc", start="HEAD /echo HTTP/1.1")

@@ -25,6 +25,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     limits: TransportLimits
     _in_head = True
+    #: Since a head began, or a body went on: chunks have a head each, and fields may follow them.
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
     _certificate: bytes | None = None
@@ -43,12 +44,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_head:
             if not self._head_bytes:
                 data = _without_offer(data)
-            self._head_bytes += len(data)
             if self._head_timer is None:
                 self._head_timer = self.loop.call_later(self.limits.header_timeout_s, self.transport.close)
+        self._head_bytes += len(data)
         super().data_received(data)
         limit = self.limits.max_header_bytes
-        if self._in_head and self._head_bytes > limit and not self.transport.is_closing():
+        if self._head_bytes > limit and not self.transport.is_closing():
             self.send_400_response(f"The request's line and header fields take more than {limit} bytes.")
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -57,7 +58,7 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._in_head, self._head_bytes = False, 0
         self._end_timer()
         if self.parser.should_upgrade() and any(name in _BODY for name, _ in self.headers):
             # An offer that came in several reads: an error is better than a wrong answer.
@@ -68,6 +69,10 @@ class BoundedProtocol(HttpToolsProtocol):
             raise ValueError("header fields that came at once, and are too many")
         self.scope[CERTIFICATE] = self._certificate  # type: ignore[literal-required]  # a key of ours
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The body is: what follows is another head."""
