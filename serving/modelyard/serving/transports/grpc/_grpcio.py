@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ _PICK_UP_S = 0.05
 _GOODBYE_S = 0.02
 #: Between the end of the time that calls get, and their cancellation.
 _OVER_S = 0.01
+# gRPC logs the whole value of metadata that is no UTF-8, which may be a key, and goes on with it as Latin-1.
+logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: not str(record.msg).startswith("Invalid encoding"))
 
 
 class GrpcioServer:

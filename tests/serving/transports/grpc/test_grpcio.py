@@ -1,0 +1,44 @@
+"""gRPC's own server as a transport, over real sockets, where its own client is too polite."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+
+from modelyard.clients.http import encode_fields
+from modelyard.serving.transports.grpc import GrpcioServer
+from tests.clients.http2_script import DATA, END, END_HEADERS, HEADERS, HELLO, PREFACE, frame, message
+from tests.support.server import free_port
+
+SECRET = "a-key-that-nobody-may-see"
+
+
+def test_metadata_that_is_no_text_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        server, port = GrpcioServer(()), free_port()
+        heard: list[str | bytes] = []
+
+        async def answer(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+            heard.extend(value for key, value in context.invocation_metadata() or () if key == "x-api-key")
+            return data
+
+        server.add_service("a.Service", {"Method": grpc.unary_unary_rpc_method_handler(answer)})
+        server.add_port(f"127.0.0.1:{port}")
+        await server.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = {
+            ":method": "POST", ":scheme": "http", ":path": "/a.Service/Method", ":authority": "x", "te": "trailers",
+            "content-type": "application/grpc", "x-api-key": f"{SECRET}\xff",
+        }  # fmt: skip
+        writer.write(PREFACE + HELLO + frame(HEADERS, END_HEADERS, 1, encode_fields(head.items())))
+        writer.write(frame(DATA, END, 1, message(b"")))
+        await asyncio.wait_for(reader.readuntil(b"grpc-status"), 30)
+        writer.close()
+        await server.stop(0.0)
+        # As over REST, and by the native core.
+        assert heard == [f"{SECRET}\xff"]
+
+    asyncio.run(main())
+    assert SECRET not in caplog.text
