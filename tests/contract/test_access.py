@@ -219,6 +219,18 @@ def test_patterns_of_models(server: RunningServer) -> None:
                 assert (found == "DENIED") == (code == "DENIED"), (model, found)
 
 
+def test_a_pattern_tells_nothing_of_other_models(server: RunningServer) -> None:
+    shown = bearer(key_of("narrow"))
+    infer = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]}'
+    for path, body in (("v1/models/afford:predict", BODY), ("v2/models/afford/infer", infer)):
+        status, text, _ = send(server, f"POST /{path}", headers=shown, body=body)
+        assert (status, "afford" in text, "other" in text) == (404, True, False), text
+    with grpc.insecure_channel(server.grpc_address) as channel, pytest.raises(grpc.RpcError) as caught:
+        request = inference_pb2.ModelInferRequest(model_name="afford").SerializeToString()
+        channel.unary_unary(INFERENCE_SERVICE["ModelInfer"].path, bytes, bytes)(request, metadata=tuple(shown.items()))
+    assert caught.value.details() == "Servable not found for request: Latest(afford)"
+
+
 @pytest.mark.parametrize("url", ["grpc://127.0.0.1:{grpc}", "http://127.0.0.1:{rest}", "grpc+v2://127.0.0.1:{grpc}"])
 def test_our_clients_with_a_key(server: RunningServer, url: str) -> None:
     address = url.format(grpc=server.grpc_port, rest=server.rest_port)

@@ -37,6 +37,7 @@ class ModelManager:
         load: Loads one version; called on a model's own thread.
         options: How base paths are watched.
         allow_new_labels: A new label may point to a version that is not loaded.
+        tell_names: Who asks for a model that is not there is told which there are.
 
     Raises:
         ModelNotReadyError: There are labels, and they may not point to versions that are not loaded.
@@ -49,10 +50,12 @@ class ModelManager:
         options: WatchOptions,
         *,
         allow_new_labels: bool = False,
+        tell_names: bool = True,
     ) -> None:
         self._load = load
         self._options = options
         self._allow_new_labels = allow_new_labels
+        self._tell_names = tell_names
         self._reloading = threading.Lock()
         #: By model, what its traffic rule prefers and keeps; also for models that are added later.
         self._preferred: Mapping[str, tuple[ModelSpec | None, frozenset[int]]] = {}
@@ -379,5 +382,7 @@ class ModelManager:
         return found
 
     def _hint(self) -> str:
+        if not self._tell_names:
+            return ""
         names = ", ".join(sorted(self._watchers))
         return f"; the models here are: {names}." if names else "; there are no models here."

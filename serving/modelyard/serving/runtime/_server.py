@@ -82,7 +82,11 @@ class Server:
         telemetry = Telemetry(options.telemetry, metrics, os.environ)
         statistics = ModelStatistics()
         loader = VersionLoader(options, metrics, statistics, alone=self._alone)
-        manager = ModelManager(options.models, loader.load, options.watch, allow_new_labels=options.allow_new_labels)
+        manager = ModelManager(
+            options.models, loader.load, options.watch, allow_new_labels=options.allow_new_labels,
+            # By the file, the list of models is for who may read all their metadata.
+            tell_names=options.access.file is None,
+        )  # fmt: skip
         rollout = None if options.traffic is None else Rollout(manager, metrics, options.traffic)
         logs = PredictionLogs(options.prediction_log, metrics)
         predictor = Predictor(
