@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from modelyard.errors import ConfigurationError, UnauthenticatedError
 from modelyard.serving.access import _jwt
 from modelyard.serving.access._jwt import Tokens
 from modelyard.serving.access._principals import ALGORITHMS, JwtOptions
+from tests.contract.test_tls import issue
 from tests.support.access import bearer, entry, key_of, send
 from tests.support.models import publish_affine
 from tests.support.server import serve
@@ -116,6 +118,34 @@ def test_an_issuer_has_no_longer_than_the_timeout_for_all_of_its_answer(
     with pytest.raises(ConfigurationError, match="not whole within 0.5 s"):
         Tokens(options)
     assert time.monotonic() - started < 3
+
+
+def test_an_issuer_sends_nobody_to_plain_http(issuer: Issuer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Elsewhere(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("location", issuer.url)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    authority = issue(tmp_path, "authority")
+    pair = issue(tmp_path, "localhost", authority)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    with http.server.HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        options = JwtOptions(
+            jwks=f"https://127.0.0.1:{server.server_address[1]}/jwks", issuer="i", audience="a", algorithms=ALGORITHMS
+        )
+        with pytest.raises(ConfigurationError, match=f"it redirects to {issuer.url}; expected https"):
+            Tokens(options)
+        thread.join(5)
+    assert issuer.asked == 0
 
 
 def test_a_key_is_taken_back_and_a_stop_ends_while_an_issuer_answers_slowly(issuer: Issuer, tmp_path: Path) -> None:

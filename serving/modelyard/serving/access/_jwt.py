@@ -6,8 +6,9 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from http.client import HTTPMessage
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from modelyard.errors import ConfigurationError, UnauthenticatedError
 from modelyard.lazy import needs_extra
@@ -94,12 +95,23 @@ class Tokens:
             raise UnauthenticatedError(f"The web token {reason}") from exc
 
 
+class _ToHttps(urllib.request.HTTPRedirectHandler):
+    """Follows an issuer elsewhere, but not to where keys could be changed on the way."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> urllib.request.Request | None:
+        if not newurl.startswith("https://"):
+            raise ValueError(f"it redirects to {newurl}; expected https")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 def _download(url: str) -> bytes:
     # The timeout of a socket is for each of its reads.
     end = time.monotonic() + _TIMEOUT_S
     data = bytearray()
     # The file that names it allows https, and http to this machine.
-    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+    with urllib.request.build_opener(_ToHttps).open(url, timeout=_TIMEOUT_S) as answer:
         while piece := answer.read1(_MAX_BYTES):
             data += piece
             if len(data) > _MAX_BYTES:
