@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import grpc
@@ -424,6 +425,27 @@ def test_keys_come_and_go_while_the_server_runs(server: RunningServer, folder: P
     file.write_text(access_text)
     server.wait_until(lambda: status("reader") == 200, 10, "the old key is known again")
     assert status("new") == 401
+
+
+def test_a_stream_that_is_open_ends_with_its_key(server: RunningServer, folder: Path, access_text: str) -> None:
+    asked: SimpleQueue[bytes] = SimpleQueue()
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+        shown = tuple(bearer(key_of("metadata")).items())
+        answers = channel.stream_stream(path, bytes, bytes)(iter(asked.get, b""), metadata=shown, timeout=30)
+        # Both ask for the list of services.
+        asked.put(b":\0")
+        assert b"inference.GRPCInferenceService" in next(iter(answers))
+        (folder / "access.toml").write_text(access_text.replace(entry("metadata", "metadata"), ""))
+        headers = bearer(key_of("metadata"))
+        server.wait_until(lambda: send(server, "GET /v1/models", headers=headers)[0] == 401, 10, "the key is gone")
+        asked.put(b":\0")
+        with pytest.raises(grpc.RpcError) as caught:
+            next(iter(answers))
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        asked.put(b"")
+    (folder / "access.toml").write_text(access_text)
+    server.wait_until(lambda: send(server, "GET /v1/models", headers=headers)[0] == 200, 10, "it is known again")
 
 
 def test_no_secret_is_in_the_log_or_in_an_answer(server: RunningServer, issuer: Issuer) -> None:

@@ -83,13 +83,20 @@ class GrpcServer:
         guard = Guard(access=access, scope="metadata")
 
         class Reflection(_async.ReflectionServicer):  # type: ignore[misc]  # it has no types
-            async def ServerReflectionInfo(self, requests: object, context: Context) -> AsyncIterator[object]:  # noqa: N802
+            async def ServerReflectionInfo(  # noqa: N802
+                self, requests: AsyncIterator[object], context: Context
+            ) -> AsyncIterator[object]:
+                async def admitted() -> AsyncIterator[object]:
+                    async for request in requests:
+                        # Each: a key may be taken back while the stream is open.
+                        guard.admit(guard.identify(context), None).release()
+                        yield request
+
                 try:
-                    guard.admit(guard.identify(context), None).release()
+                    async for answer in super().ServerReflectionInfo(admitted(), context):
+                        yield answer
                 except ModelyardError as exc:
                     await context.abort(grpc.StatusCode[grpc_status_of(exc)], exc.message)
-                async for answer in super().ServerReflectionInfo(requests, context):
-                    yield answer
 
         servicer = Reflection(names, pool=pool)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, self._server)
