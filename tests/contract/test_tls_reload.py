@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from cryptography import x509
 from modelyard.wire import MODEL_SERVICE, serving_pb2
 from tests.contract.test_tls import Pair, issue, wait_ready
 from tests.support.models import publish_affine
-from tests.support.server import RunningServer, serve
+from tests.support.server import TRANSPORT, RunningServer, serve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +134,25 @@ def test_clients_are_known_by_their_certificate(room: Room) -> None:
             "OK",
             "UNAUTHENTICATED",
         )
+
+
+@pytest.mark.skipif(TRANSPORT == "python", reason="the native core's")
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_each_connection_shows_its_certificate_anew(room: Room, version: ssl.TLSVersion) -> None:
+    """What resumes a session shows none, and would outlive the one that began it."""
+    context = ssl.create_default_context(cafile=str(room.authority.certificate))
+    context.load_cert_chain(room.guest.certificate, room.guest.key)
+    context.minimum_version = context.maximum_version = version
+    session = None
+    for _ in range(2):
+        with (
+            socket.create_connection(("localhost", room.server.rest_port), 10) as plain,
+            context.wrap_socket(plain, server_hostname="localhost", session=session) as secure,
+        ):
+            secure.sendall(b"GET /v1/models/affine HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert secure.recv(100).startswith(b"HTTP/1.1 200")
+            assert not secure.session_reused
+            session = secure.session
 
 
 def test_a_new_certificate_is_shown_and_no_connection_ends(room: Room) -> None:

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 /// PEM texts of a listener's key and certificates.
@@ -37,6 +37,11 @@ pub fn server_config(files: &TlsFiles, protocols: &[&str]) -> Result<Arc<ServerC
         }
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|error| format!("key and certificate: {error}"))?;
+    if files.client_authority.is_some() {
+        // Whoever resumes a session shows no certificate: it may have expired since.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
     config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     Ok(Arc::new(config))
 }
