@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +29,7 @@ from modelyard.artifact import (
     locate,
     read_labels,
     read_manifest,
+    set_label,
     verify_files,
     verify_version,
 )
@@ -34,6 +37,7 @@ from modelyard.artifact._catalog import find_version
 from modelyard.errors import ArtifactError, ManifestError, PublishError
 from tests.support.hostile import make_large, nested_folders
 from tests.support.models import publish_affine
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -197,3 +201,25 @@ def test_a_folder_that_is_a_loop(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for command in (["ls"], ["verify"], ["gc", "--keep", "1"], ["show"]):
         code, out, error = run(capsys, command[0], str(tmp_path / "m"), *command[1:])
         assert (code, out) == (1, "") and "cannot be read: Too many levels of symbolic links" in error
+
+
+def test_what_is_written_opens_no_other_file_to_all(models: Path, tmp_path: Path) -> None:
+    """Who may write to a model's folder puts a link in the place of what is being written there."""
+    secret, labels = tmp_path / "secret", models / "a" / LABELS_NAME
+    secret.touch(0o600)
+    ended = threading.Event()
+
+    def swap() -> None:
+        while not ended.is_set():
+            for path in (models / "a").glob(f".{LABELS_NAME}-*"):
+                (tmp_path / "link").symlink_to(secret)
+                (tmp_path / "link").replace(path)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    try:
+        until(lambda: set_label(models / "a", "stable", "1").number == 1 and labels.is_symlink(), 60)
+    finally:
+        ended.set()
+        swapping.join()
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600

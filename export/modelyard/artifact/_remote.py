@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -226,8 +227,9 @@ def replace_file(path: Location, content: bytes, *, staged: Path | None = None) 
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            # mkstemp makes it private; servers often run as another user.
-            os.chmod(name, 0o644)
+                if sys.platform != "win32":
+                    # mkstemp makes it private; servers often run as another user. By its name it may be a link by now.
+                    os.fchmod(file.fileno(), 0o644)
             os.replace(name, path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
