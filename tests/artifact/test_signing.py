@@ -206,6 +206,20 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert secret not in captured.out + captured.err
 
 
+def test_a_signed_version_beside_the_models_hides_none_of_them(
+    tmp_path: Path, signed: ModelVersion, key: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Servers of the repository take its models, not what lies beside them."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "m").rename(tmp_path / "models" / "m")
+    shutil.copytree(tmp_path / "models" / "m" / "1", tmp_path / "models" / "1")
+    (tmp_path / "models" / "m" / "1" / "onnx" / "serving_default.onnx").write_bytes(b"altered")
+    trusted = ["--trusted-key", str(key.with_suffix(".pub.pem"))]
+    assert main(["verify", str(tmp_path / "models"), *trusted]) == 1
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "ok       models 1 (1 file, signed)" and second.startswith("DAMAGED  m 1: ")
+
+
 def test_without_cryptography_every_entry_point_says_what_to_install(
     tmp_path: Path, key: Path, signed: ModelVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
