@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import sys
 import threading
@@ -169,6 +170,24 @@ def test_a_crashed_export_s_folders_in_each_other(models: Path) -> None:
         pytest.raises(PublishError, match=f"Cannot remove .*Remove it yourself: rm -r {staging}"),
     ):
         collect(models / "b", keep=2, stale_s=0)
+
+
+def test_nothing_outside_of_a_repository_is_removed(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who may write to it puts a link there, to a folder whose folders are numbers."""
+    for year in ("2024", "2025"):
+        (tmp_path / "accounts" / year).mkdir(parents=True)
+    shutil.rmtree(models / "b")
+    (models / "b").symlink_to(tmp_path / "accounts")
+    (models / "d").symlink_to("c")
+    code, out, error = run(capsys, "gc", str(models), "--keep", "1")
+    assert (code, out.count("versions removed: 1")) == (1, 2)
+    assert f"{models / 'b'} is a link out of {models}: nothing is removed there" in error
+    assert sorted(path.name for path in (tmp_path / "accounts").iterdir()) == ["2024", "2025"]
+    # Whoever names the link means it.
+    assert run(capsys, "gc", str(models / "b"), "--keep", "1")[0] == 0
+    assert [path.name for path in (tmp_path / "accounts").iterdir()] == ["2025"]
 
 
 def test_more_files_than_a_model_has(

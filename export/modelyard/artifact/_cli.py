@@ -242,6 +242,10 @@ def _label(arguments: argparse.Namespace) -> int:
 
 def _gc(arguments: argparse.Namespace) -> int:
     def work(model: Location) -> None:
+        if isinstance(model, Path) and not model.resolve().is_relative_to(arguments.path.resolve()):
+            raise ArtifactError(
+                f"{model} is a link out of {arguments.path}: nothing is removed there. Name it itself if it is meant."
+            )
         collected = collect(model, keep=arguments.keep)
         numbers = ", ".join(map(str, collected.versions)) or "none"
         _write([f"{model.name}: versions removed: {numbers}; staging directories: {len(collected.staging)}"])
