@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
 import time
@@ -208,5 +209,5 @@ def _remove_tree(path: Path) -> None:
 def _irremovable(path: Path, reason: str) -> PublishError:
     return PublishError(
         f"Cannot remove {path}, which no server looks at any more: {reason.rstrip('.')}. Remove it yourself: "
-        f"rm -r {path}"
+        f"rm -r {shlex.quote(str(path))}"
     )
