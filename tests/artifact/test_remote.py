@@ -28,6 +28,7 @@ from modelyard.artifact import (
     set_label,
     verify_version,
 )
+from modelyard.cli import main
 from modelyard.errors import ArtifactError, ConfigurationError, IntegrityError, ModelNotFoundError
 from tests.support.models import publish_affine
 from tests.support.object_store import s3
@@ -110,6 +111,23 @@ def test_a_store_without_conditions_of_its_own() -> None:
     (model / "labels.json").write_bytes(b"{")
     with pytest.raises(ArtifactError, match="cannot be read"):
         read_labels(model)
+
+
+@pytest.mark.parametrize("name", ["m/1/x::y", "x::y/1/manifest.json"])
+def test_names_of_objects_that_are_no_urls_of_ours(store: None, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who may write an object anywhere in a repository keeps nobody from the models there."""
+    import s3fs
+
+    repository = RemotePath(f"s3://artifacts/{len(name)}")
+    for model in ("m", "m", "n", "n"):
+        publish_affine(repository / model, slope=1.0, intercept=0.0)
+    s3fs.S3FileSystem().pipe_file(f"artifacts/{len(name)}/{name}", b"x")
+    assert set(list_models(repository)) >= {"m", "n"}
+    assert main(["repo", "gc", str(repository), "--keep", "1"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.count("versions removed: 1;") == 2 and not captured.err
+    left = {path for path in repository.tree() if not path.startswith("x::y")}
+    assert left == {f"{model}/2/{file}" for model in "mn" for file in ("manifest.json", "onnx/serving_default.onnx")}
 
 
 def _publish_some(url: str, count: int) -> None:

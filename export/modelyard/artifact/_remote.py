@@ -7,6 +7,7 @@ alone.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import os
@@ -85,10 +86,16 @@ class RemotePath:
     @property
     def parent(self) -> RemotePath:
         """The path without its last part."""
-        return RemotePath(self._url.rpartition("/")[0])
+        return self._at(self._url.rpartition("/")[0], self._path.rpartition("/")[0])
 
     def __truediv__(self, name: str) -> RemotePath:
-        return RemotePath(f"{self._url}/{name}")
+        return self._at(f"{self._url}/{name}", f"{self._path}/{name}")
+
+    def _at(self, url: str, path: str) -> RemotePath:
+        """Another place in this store: what others have put there may have names that no URL of ours has."""
+        place = copy.copy(self)
+        place._url, place._path = url.rstrip("/"), path.rstrip("/")
+        return place
 
     def __str__(self) -> str:
         return self._url
