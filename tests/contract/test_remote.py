@@ -146,7 +146,7 @@ def test_a_repository_in_the_store(environment: Mapping[str, str], tmp_path: Pat
 
     publish_affine(RemotePath("s3://models/several/a"), slope=2.0, intercept=0.0)
     # Names that no model has keep nobody from those that are there.
-    for name in ("x::y/1/manifest.json",):
+    for name in ("x::y/1/manifest.json", "/x"):
         s3fs.S3FileSystem().call_s3("put_object", Bucket="models", Key=f"several/{name}", Body=b"")
     flags = ["--model_repository=s3://models/several"]
     with serve(None, model="a", log_dir=tmp_path, flags=flags, env=environment) as server:

@@ -72,8 +72,8 @@ def list_models(repository: Location) -> tuple[str, ...]:
 def _has_versions(folder: Location) -> bool:
     try:
         return bool(list_versions(folder))
-    except PermissionError:
-        # Such as lost+found, which a mounted disk brings along.
+    except (FileNotFoundError, PermissionError):
+        # Gone by now; a store's a//b, which is a folder without a name; or lost+found, which a disk brings along.
         return False
 
 
