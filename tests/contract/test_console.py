@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import time
 import urllib.request
@@ -163,6 +164,25 @@ def test_a_report_is_served_in_a_sandbox(console_server: RunningServer) -> None:
     assert "sandbox" in policy
     assert "default-src 'none'" in policy
     assert not any(each.startswith("script-src") for each in policy)
+
+
+def test_a_report_is_a_file_of_its_version(tmp_path: Path) -> None:
+    """A version is shown that was refused, and whoever put it there may have put a link in the report's place."""
+    publish_affine(tmp_path / "m", slope=1.0, intercept=0.0)
+    (tmp_path / "secret").write_text("secret words")
+    reports = {2: tmp_path / "secret", 3: Path("/proc/self/environ"), 4: Path("a" * 300)}
+    for number, target in reports.items():
+        (tmp_path / "m" / str(number)).mkdir()
+        (tmp_path / "m" / str(number) / "report.html").symlink_to(target)
+    (tmp_path / "m" / "5").mkdir()
+    os.mkfifo(tmp_path / "m" / "5" / "report.html")
+    with serve(tmp_path / "m", model="m", log_dir=tmp_path, flags=["--console"], wait=False) as server:
+        server.wait_available(1)
+        page = get(server, "/console")
+        assert page.status_code == 200 and "/report" not in page.text
+        for number in (*reports, 5):
+            page = get(server, f"/console/models/m/versions/{number}/report")
+            assert page.status_code == 404 and "has no export report" in page.text
 
 
 def test_live_numbers_are_those_of_the_requests(console_server: RunningServer) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -102,14 +104,21 @@ def report_of(manager: ModelManager, name: str, version: int) -> bytes:
     config = _config(manager, name)
     known = [status.version for status in statuses_of(manager, name)]
     folder = _folder(manager, config, version) if version in known else None
-    path = None if folder is None else folder / _REPORT_NAME
     # A version may be removed at any moment.
     with suppress(OSError):
-        if path is not None and path.is_file() and path.stat().st_size <= _MAX_REPORT_BYTES:
-            return path.read_bytes()
+        if folder is not None:
+            with open(folder / _REPORT_NAME, "rb", opener=_no_link) as file:
+                regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+                if regular and len(content := file.read(_MAX_REPORT_BYTES + 1)) <= _MAX_REPORT_BYTES:
+                    return content
     raise ModelNotFoundError(
         f"Version {version} of model {name} has no export report; modelyard export writes one for each version."
     )
+
+
+def _no_link(path: str, flags: int) -> int:
+    """Opens a file of a version, which nobody may have checked: no link out of it, and no pipe, which would wait."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _config(manager: ModelManager, name: str) -> ModelConfig:
@@ -134,6 +143,7 @@ def _version(
     manager: ModelManager, config: ModelConfig, status: VersionStatus, labels: Sequence[str], default: int
 ) -> VersionView:
     folder = _folder(manager, config, status.version)
+    report = None if folder is None else folder / _REPORT_NAME
     return VersionView(
         number=status.version,
         state=status.state.name,
@@ -143,7 +153,7 @@ def _version(
         backend=_backend(manager, config.name, status),
         bytes=None if folder is None else _size(folder),
         manifest=None if folder is None else _manifest(folder),
-        report=folder is not None and (folder / _REPORT_NAME).is_file(),
+        report=report is not None and os.path.isfile(report) and not os.path.islink(report),
     )
 
 
