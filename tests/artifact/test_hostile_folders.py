@@ -242,3 +242,11 @@ def test_what_is_written_opens_no_other_file_to_all(models: Path, tmp_path: Path
         ended.set()
         swapping.join()
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("place", ["d", "b/3"])
+def test_a_link_that_nobody_can_follow(models: Path, place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (models / place).symlink_to("n" * 300)
+    for command in (["ls"], ["verify"], ["gc", "--keep", "1"]):
+        code, out, error = run(capsys, command[0], str(models), *command[1:])
+        assert (code, error) == (0, "") and len(out.splitlines()) == {"ls": 7, "verify": 6, "gc": 3}[command[0]]

@@ -65,6 +65,8 @@ def test_the_last_good_versions_serve(tmp_path: Path) -> None:
     # What is no model is in nobody's way, and writes no lines into the log.
     os.mkfifo(models / "pipe.onnx")
     (models / "loop").symlink_to("loop")
+    (models / "long").symlink_to("n" * 300)
+    (models / "labels" / "9").symlink_to("n" * 300)
     (models / "labels" / "7").symlink_to("7")
     (models / "labels" / "8").touch()
     (models / "none\x1b[2J\n").mkdir()

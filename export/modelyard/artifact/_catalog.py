@@ -13,7 +13,7 @@ from modelyard.artifact._labels import read_labels
 from modelyard.artifact._manifest import MANIFEST_NAME, Manifest, parse_manifest, read_manifest, read_manifest_bytes
 from modelyard.artifact._manifest_parts import format_key
 from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, read_file
-from modelyard.artifact._repository import AnyVersion, ModelVersion, list_versions
+from modelyard.artifact._repository import AnyVersion, ModelVersion, is_folder, list_versions
 from modelyard.artifact._signing import SIGNATURE_BYTES, SIGNATURE_NAME, TrustedKey, check_signature
 from modelyard.console import printable
 from modelyard.errors import ArtifactError, ManifestError, ModelNotFoundError
@@ -63,7 +63,7 @@ def list_models(repository: Location) -> tuple[str, ...]:
         if isinstance(repository, RemotePath):
             names = repository.folders()
         else:
-            names = sorted(path.name for path in repository.iterdir() if path.is_dir())
+            names = sorted(path.name for path in repository.iterdir() if is_folder(path))
     except (FileNotFoundError, NotADirectoryError) as exc:
         raise ModelNotFoundError(f"{repository} is no folder; expected a model repository.") from exc
     return tuple(name for name in names if not name.startswith(".") and _has_versions(repository / name))

@@ -119,7 +119,7 @@ def list_versions(model_dir: Location) -> tuple[AnyVersion, ...]:
         return tuple(version for version in _list_remote(model_dir) if version.has_manifest)
     # Servers do this every second, and not everything there is a version.
     names = [name for name in os.listdir(model_dir) if name.isdecimal()]
-    found = version_numbers(name for name in names if (model_dir / name).is_dir())
+    found = version_numbers(name for name in names if is_folder(model_dir / name))
     return tuple(ModelVersion(number=number, path=model_dir / found[number]) for number in sorted(found))
 
 
@@ -129,6 +129,17 @@ def list_served(model_dir: Location) -> tuple[AnyVersion, ...]:
     These have no manifest, and nobody is publishing or removing a version of their number.
     """
     return _list_remote(model_dir) if isinstance(model_dir, RemotePath) else list_versions(model_dir)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path is a folder, or a link to one; a link that leads nowhere, or to what is closed, is none."""
+    try:
+        return path.is_dir()
+    except OSError as exc:
+        # Whoever may make a link chooses what it says: it keeps nobody from what is beside it.
+        if exc.errno in (errno.ENAMETOOLONG, errno.EACCES) and path.is_symlink():
+            return False
+        raise
 
 
 def _list_remote(model_dir: RemotePath) -> tuple[RemoteVersion, ...]:

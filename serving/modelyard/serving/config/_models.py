@@ -7,7 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from modelyard.artifact import AnyVersion, Location, RemotePath, is_routable, list_models, list_versions, locate
+from modelyard.artifact import (
+    AnyVersion,
+    Location,
+    RemotePath,
+    is_folder,
+    is_routable,
+    list_models,
+    list_versions,
+    locate,
+)
 from modelyard.console import printable
 from modelyard.errors import ArtifactError, ConfigurationError, ModelNotFoundError
 from modelyard.serving.backends import Runtime, available_runtimes
@@ -137,7 +146,7 @@ def not_models(repository: Location, models: Sequence[ModelConfig]) -> list[str]
         return [f"{repository} holds no model yet; expected folders {repository / 'NAME'}/1 with a model's files"]
     if isinstance(repository, RemotePath):
         return []
-    others = sorted({path for path in repository.iterdir() if path.is_dir()} - {model.base_path for model in models})
+    others = sorted({path for path in repository.iterdir() if is_folder(path)} - {model.base_path for model in models})
     hints = [(folder, describe_base_path(folder)) for folder in others if not folder.name.startswith(".")]
     return [printable(f"{folder} is no model: it {hint}") for folder, hint in hints if hint]
 
