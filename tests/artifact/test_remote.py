@@ -130,6 +130,18 @@ def test_names_of_objects_that_are_no_urls_of_ours(store: None, name: str, capsy
     assert left == {f"{model}/2/{file}" for model in "mn" for file in ("manifest.json", "onnx/serving_default.onnx")}
 
 
+def test_claims_of_no_number_are_nobody_s() -> None:
+    """A model's folder may have them as it may have any object, and claims are removed all the same."""
+    model = RemotePath("memory://claims/m")
+    publish_affine(model, slope=1.0, intercept=0.0)
+    for name in ("", "first", "2", "1_0"):
+        (model / f"{STAGING_PREFIX}{name}").write_bytes(b"x")
+    (model / "2" / "half").write_bytes(b"x")
+    assert collect(model, keep=1, stale_s=0).staging == (f"{STAGING_PREFIX}2",)
+    left = {path for path in model.tree() if not path.startswith("1/")}
+    assert left == {f"{STAGING_PREFIX}{name}" for name in ("", "first", "1_0")}
+
+
 def _publish_some(url: str, count: int) -> None:
     for number in range(count):
         publish_affine(RemotePath(url), slope=float(number), intercept=float(os.getpid()))

@@ -107,14 +107,17 @@ def collect_remote(model_dir: RemotePath, *, stale_s: float) -> tuple[str, ...]:
     """
     tree = model_dir.tree()
     removed = []
-    for name in sorted(tree):
-        if name.startswith(STAGING_PREFIX) and "/" not in name and _age_s(model_dir / name) >= stale_s:
-            folder = name.removeprefix(STAGING_PREFIX)
-            if f"{folder}/{MANIFEST_NAME}" not in tree:
-                remove_remote(RemoteVersion(number=int(folder), path=model_dir / folder))
-            else:
-                (model_dir / name).unlink()
-            removed.append(name)
+    # Others may have any name: they are nobody's claim.
+    claimed = version_numbers(name.removeprefix(STAGING_PREFIX) for name in tree if name.startswith(STAGING_PREFIX))
+    for number, folder in claimed.items():
+        claim = model_dir / f"{STAGING_PREFIX}{folder}"
+        if _age_s(claim) < stale_s:
+            continue
+        if f"{folder}/{MANIFEST_NAME}" not in tree:
+            remove_remote(RemoteVersion(number=number, path=model_dir / folder))
+        else:
+            claim.unlink()
+        removed.append(claim.name)
     return tuple(removed)
 
 
