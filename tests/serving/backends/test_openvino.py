@@ -38,6 +38,24 @@ def test_an_answer_is_not_overwritten_by_the_next(scores_onnx: Path, images: np.
     np.testing.assert_array_equal(first, images.reshape(2, 6)[:, :4])
 
 
+def test_what_is_served_is_what_was_loaded(write_onnx, tmp_path: Path) -> None:
+    """A file that is changed in place changes no answer; one that is cut ends no process."""
+    table = np.arange(1 << 20, dtype=np.float32).reshape(-1, 256)
+    path = write_onnx(
+        "table",
+        [helper.make_node("Gather", ["rows", "ids"], ["row"])],
+        {"ids": ("int64", ["n"])},
+        {"row": ("float32", ["n", 256])},
+        {"rows": table},
+    )
+    onnx.save(onnx.load(path), tmp_path / "table.onnx", save_as_external_data=True, location="rows.bin")
+    backend = _load(tmp_path / "table.onnx")
+    with (tmp_path / "rows.bin").open("r+b") as file:
+        file.write(bytes(table.nbytes))
+    found = backend.run("graph", {"ids": np.array([3, 4000])}, ["row"])["row"]
+    np.testing.assert_array_equal(found, table[[3, 4000]])
+
+
 def test_an_empty_batch_has_empty_answers_of_every_kind(scores_onnx: Path, images: np.ndarray) -> None:
     values = _load(scores_onnx).run("graph", {"image": images[:0]}, ["scores", "label", "class_id"])
     assert {name: value.shape for name, value in values.items()} == {"scores": (0, 4), "label": (0,), "class_id": (0,)}

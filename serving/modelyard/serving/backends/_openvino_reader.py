@@ -207,7 +207,8 @@ def _read(frontend: str, path: Path, shapes: Mapping[str, tuple[int, ...] | None
         reader = FrontEndManager().load_by_framework(frontend)
         if frontend == "tf":
             add_conversions(reader)
-        source = reader.load(str(path))
+        # Not mapped: a file that is cut while it is served would end the process, and one that is changed be served.
+        source = reader.load(str(path), enable_mmap=False)
         if shapes is not None:
             places = {name: source.get_place_by_tensor_name(name) for name in shapes}
             missing = [name for name, place in places.items() if place is None]
