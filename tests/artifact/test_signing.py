@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -28,7 +30,7 @@ from modelyard.artifact import (
     sign_version,
     verify_version,
 )
-from modelyard.errors import ConfigurationError, IntegrityError, ManifestError, MissingDependencyError
+from modelyard.errors import ArtifactError, ConfigurationError, IntegrityError, ManifestError, MissingDependencyError
 from tests.support.models import publish_affine
 
 
@@ -118,6 +120,23 @@ def test_a_damaged_version_is_not_signed(tmp_path: Path, key: Path) -> None:
     content = graph.read_bytes()
     graph.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(IntegrityError, match="was damaged"):
+        sign_version(tmp_path / "m", "1", load_signing_key(key))
+    assert not (version.path / SIGNATURE_NAME).exists()
+
+
+def test_what_is_signed_is_what_was_verified(tmp_path: Path, key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody replaces the manifest while the files are read, by one of another version's files."""
+    version = publish_affine(tmp_path / "m", slope=1.0, intercept=0.0)
+    manifest = version.path / MANIFEST_NAME
+    other = publish_affine(tmp_path / "other", slope=9.0, intercept=0.0).path / MANIFEST_NAME
+    digest = hashlib.file_digest
+
+    def replacing(file: Any, name: str) -> Any:
+        shutil.copyfile(other, manifest)
+        return digest(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", replacing)
+    with pytest.raises(ArtifactError, match="changed while it was verified"):
         sign_version(tmp_path / "m", "1", load_signing_key(key))
     assert not (version.path / SIGNATURE_NAME).exists()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from modelyard.artifact._catalog import find_version, verify_version, versions_of
 from modelyard.artifact._checksums import entries_below
 from modelyard.artifact._labels import check_label, one_at_a_time, read_labels, replace_labels
-from modelyard.artifact._manifest import read_manifest_bytes
+from modelyard.artifact._manifest import parse_manifest, read_manifest_bytes
 from modelyard.artifact._publish_remote import STAGING_PREFIX, collect_remote, remove_remote
 from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, replace_file
 from modelyard.artifact._repository import AnyVersion
@@ -161,17 +161,20 @@ def sign_version(model_dir: Location, version: str, signer: Signer) -> AnyVersio
         signer: See :func:`load_signing_key`.
 
     Raises:
-        ArtifactError: The store that holds it cannot be reached, or refuses.
+        ArtifactError: The store that holds it cannot be reached, or refuses; or its manifest changed meanwhile.
         IntegrityError: A file of the version is missing or damaged.
         ManifestError: Its manifest is not valid.
         ModelNotFoundError: There is no such version.
         PublishError: The signature cannot be written.
     """
     found: AnyVersion = find_version(model_dir, version)
-    verify_version(found)
+    manifest = verify_version(found)
+    content = read_manifest_bytes(found.path)
+    if parse_manifest(content, found.path) != manifest:
+        raise ArtifactError(f"{found.path} changed while it was verified: it is not signed. Sign it again.")
     # Staged outside of the version: a server that checks it meanwhile finds no file in excess.
     staged = None if isinstance(found, RemoteVersion) else found.path.parent
-    replace_file(found.path / SIGNATURE_NAME, signer(read_manifest_bytes(found.path)), staged=staged)
+    replace_file(found.path / SIGNATURE_NAME, signer(content), staged=staged)
     return found
 
 
