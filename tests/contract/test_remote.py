@@ -208,6 +208,25 @@ def test_only_what_a_trusted_key_signed(tmp_path: Path) -> None:
         assert secret not in server.log_text()
 
 
+def test_nothing_is_copied_that_no_trusted_key_signed(environment: Mapping[str, str], tmp_path: Path) -> None:
+    """Or whoever may write to the store fills the disk of the server: what is told first is the signature."""
+    model_dir, public = RemotePath("s3://models/trusted"), generate_key(tmp_path / "key.pem")
+    publish_affine(model_dir, slope=2.0, intercept=0.0)
+    sign_version(model_dir, "1", load_signing_key(tmp_path / "key.pem"))
+    with serve(
+        str(model_dir), model="m", log_dir=tmp_path, flags=[f"--trusted_key={public}"], env=environment
+    ) as server:
+        assert ask(server, "m") == 2.0
+        put_altered(model_dir, 2, b"onnx", b"no graph")
+        server.wait_until(lambda: error_of(server, 2) != "", WAIT_S, "refusing version 2")
+        assert "trusted/2 is not signed" in error_of(server, 2)
+        save_half_plus_two(tmp_path / "saved")
+        put(tmp_path / "saved", model_dir / "3")
+        server.wait_until(lambda: error_of(server, 3) != "", WAIT_S, "refusing version 3")
+        assert "has no manifest.json" in error_of(server, 3)
+        assert "trusted/2 is not signed" in error_of(server, 2) and ask(server, "m") == 2.0
+
+
 def test_a_key_that_is_none(tmp_path: Path) -> None:
     code, output = run_to_end("--model_name=m", f"--model_base_path={tmp_path}", f"--trusted_key={tmp_path}/absent")
     assert code == 2 and "cannot be read" in output

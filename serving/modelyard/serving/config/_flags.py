@@ -72,6 +72,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
     batching = _batching(args, cpus)
     repository = _repository(args, environment)
     access, control = options.access, args.model_control_mode
+    trusted_keys = load_trusted_keys([Path(path) for path in args.trusted_key])
     return replace(
         options,
         models=_models(args, options.model_config_file, repository, environment),
@@ -80,12 +81,13 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
             options.watch,
             poll_wait_s=0.0 if control == "none" else options.watch.poll_wait_s,
             explicit=control == "explicit",
+            trusted_keys=trusted_keys,
         ),
         load=replace(
             options.load,
             cpus=cpus,
             interpreters=args.num_tflite_pools or cpus,
-            trusted_keys=load_trusted_keys([Path(path) for path in args.trusted_key]),
+            trusted_keys=trusted_keys,
         ),
         threads=args.tensorflow_session_parallelism or (_WAITING_THREADS if batching else cpus),
         max_body_bytes=options.limits.largest(options.max_body_bytes),

@@ -117,6 +117,7 @@ class WatchOptions:
         explicit: Models are loaded and unloaded on request only.
         resource_preserving: Unload the old version before the new one is loaded: half the memory, and a gap in between.
         cache_dir: Where copies of versions from object stores are kept; None for a temporary folder.
+        trusted_keys: Where there are some, nothing is copied that was not signed by one of them.
     """
 
     poll_wait_s: float = upstream(
@@ -151,6 +152,7 @@ class WatchOptions:
         "folder for copies of versions from s3:// and gs://, kept over restarts; empty for a temporary one",
         read=path_or_none,
     )  # fmt: skip
+    trusted_keys: tuple[TrustedKey, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

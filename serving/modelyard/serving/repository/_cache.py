@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from modelyard.artifact import (
@@ -21,7 +21,9 @@ from modelyard.artifact import (
     AnyVersion,
     RemoteFile,
     RemoteVersion,
+    TrustedKey,
     check_paths,
+    check_signature,
     check_size,
     parse_manifest,
     read_manifest_bytes,
@@ -39,8 +41,8 @@ _FOLDER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 class VersionCache:
     """Downloads the versions of one model, each once."""
 
-    def __init__(self, model: str, folder: Path | None) -> None:
-        self._model = model
+    def __init__(self, model: str, folder: Path | None, trusted_keys: Sequence[TrustedKey] = ()) -> None:
+        self._model, self._trusted_keys = model, trusted_keys
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._folder = folder
 
@@ -51,17 +53,22 @@ class VersionCache:
         """
         if not isinstance(version, RemoteVersion):
             return version.path
-        return self._fetch_published(version) if version.has_manifest else self._fetch_foreign(version)
+        if version.has_manifest or self._trusted_keys:
+            return self._fetch_published(version)
+        return self._fetch_foreign(version)
 
     def _fetch_published(self, version: RemoteVersion) -> Path:
         content = read_manifest_bytes(version.path)
+        if self._trusted_keys:
+            # Before what nobody signed fills the disk; what is copied is checked once more.
+            check_signature(content, _signature_of(version), self._trusted_keys, place=str(version.path))
         manifest = parse_manifest(content, version.path)
         # Before anything is written by those names.
         check_paths(manifest)
 
         def check(copy: Path) -> None:
             verify_files(copy, manifest)
-            self._fetch_signature(version, copy)
+            _fetch_signature(version, copy)
 
         def fill(copy: Path) -> None:
             tree = version.path.tree()
@@ -78,7 +85,7 @@ class VersionCache:
                 # What is wrong is wrong in the store, not in a folder that is about to go.
                 raise IntegrityError(exc.message.replace(str(copy), str(version.path))) from exc
             (copy / MANIFEST_NAME).write_bytes(content)
-            self._fetch_signature(version, copy)
+            _fetch_signature(version, copy)
 
         return self._kept(version, content, check, fill)
 
@@ -154,14 +161,21 @@ class VersionCache:
             self._temporary = tempfile.TemporaryDirectory(prefix=f"modelyard-{_folder_of(self._model)}-")
         return Path(self._temporary.name)
 
-    def _fetch_signature(self, version: RemoteVersion, copy: Path) -> None:
-        try:
-            # A larger one is none, whatever its bytes are.
-            signature = (version.path / SIGNATURE_NAME).read_bytes(SIGNATURE_BYTES + 1)
-        except FileNotFoundError:
-            (copy / SIGNATURE_NAME).unlink(missing_ok=True)
-        else:
-            (copy / SIGNATURE_NAME).write_bytes(signature)
+
+def _signature_of(version: RemoteVersion) -> bytes | None:
+    try:
+        # A larger one is none, whatever its bytes are.
+        return (version.path / SIGNATURE_NAME).read_bytes(SIGNATURE_BYTES + 1)
+    except FileNotFoundError:
+        return None
+
+
+def _fetch_signature(version: RemoteVersion, copy: Path) -> None:
+    signature = _signature_of(version)
+    if signature is None:
+        (copy / SIGNATURE_NAME).unlink(missing_ok=True)
+    else:
+        (copy / SIGNATURE_NAME).write_bytes(signature)
 
 
 def _files_of(version: RemoteVersion) -> dict[str, RemoteFile]:

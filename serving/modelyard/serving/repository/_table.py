@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from modelyard.artifact import LABELS_NAME
+from modelyard.artifact import LABELS_NAME, TrustedKey
 from modelyard.errors import InvalidModelSpecError, ModelNotFoundError, ModelyardError, UnavailableError
 from modelyard.serving.config import ModelConfig
 from modelyard.serving.repository._cache import VersionCache
@@ -64,9 +64,9 @@ class FileLabels:
 class VersionTable:
     """Versions that requests hold: one is unloaded only when the last request has given it back."""
 
-    def __init__(self, config: ModelConfig, cache_dir: Path | None) -> None:
+    def __init__(self, config: ModelConfig, cache_dir: Path | None, trusted_keys: Sequence[TrustedKey] = ()) -> None:
         self._config = config
-        self._cache = VersionCache(config.name, cache_dir)
+        self._cache = VersionCache(config.name, cache_dir, trusted_keys)
         # Requests lock the mutex itself: the entry of a condition is Python code.
         self._mutex = threading.RLock()
         self._lock = threading.Condition(self._mutex)

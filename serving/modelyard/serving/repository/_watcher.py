@@ -41,7 +41,7 @@ class ModelWatcher(VersionTable):
         options: WatchOptions,
         moved: Callable[[str], None] = lambda name: None,
     ) -> None:
-        super().__init__(config, options.cache_dir)
+        super().__init__(config, options.cache_dir, options.trusted_keys)
         self._load = load
         self._moved = moved
         self._options = options
