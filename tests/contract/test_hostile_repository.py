@@ -25,6 +25,7 @@ def damage(models: Path, stack: ExitStack) -> dict[str, str]:
         "folders": "has more than 100 folders in each other",
         "graphs": "has more than 100 folders in each other",
         "large": "bytes of memory are left",
+        "lines": "lacks a\n\x1b[2J, which its manifest lists",
         "manifest": "manifest.json has more than 8,388,608 bytes",
         "pipe": "has 'onnx/more.onnx', which is a pipe, a socket or a device",
         "saved": "expected up to 2,147,483,647",
@@ -41,6 +42,11 @@ def damage(models: Path, stack: ExitStack) -> dict[str, str]:
             stack.enter_context(nested_folders(folder if name == "folders" else folder / "onnx"))
         elif name == "pipe":
             os.mkfifo(folder / "onnx" / "more.onnx")
+        elif name == "lines":
+            document = json.loads((models / name / "1" / MANIFEST_NAME).read_bytes())
+            del document["sha256"]
+            document["files"][0]["path"] = "a\n\x1b[2J"
+            (folder / MANIFEST_NAME).write_text(json.dumps(document))
         elif name == "manifest":
             make_large(folder / MANIFEST_NAME)
         elif name == "warm":
@@ -58,7 +64,7 @@ def serves(server: RunningServer, name: str, number: int) -> None:
 
 def test_the_last_good_versions_serve(tmp_path: Path) -> None:
     models = tmp_path / "models"
-    names = ("config", "device", "folders", "graphs", "labels", "large", "manifest", "pipe", "saved", "warm")
+    names = ("config", "device", "folders", "graphs", "labels", "large", "lines", "manifest", "pipe", "saved", "warm")
     for name in names:
         publish_affine(models / name, slope=2.0, intercept=0.0)
     make_large(models / "labels" / LABELS_NAME)
@@ -85,6 +91,7 @@ def test_the_last_good_versions_serve(tmp_path: Path) -> None:
         assert server.get("/v2/health/ready")[0] == 200
         log = server.log_text()
         assert "Traceback" not in log and "\x1b" not in log and "none\\x1b[2J\\n is no model" in log
+        assert "lacks a\\n\\x1b[2J, which" in log
         # A good version after that.
         for name in ("folders", "labels", "pipe"):
             (models / name / "3").symlink_to(publish_affine(models / ".next" / name, slope=3.0, intercept=0.0).path)

@@ -8,6 +8,7 @@ import logging
 import re
 from typing import TextIO
 
+from modelyard.console import printable
 from modelyard.serving.config import Form
 from modelyard.serving.telemetry._records import FIELDS, RequestRecord
 
@@ -61,7 +62,8 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname).1s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's own name
-        text = super().formatMessage(record)
+        # It quotes files of models: no line of theirs may look like one of ours, nor a terminal obey it.
+        text = printable(super().formatMessage(record))
         fields = getattr(record, "fields", None)
         return f"{text} {text_of(fields)}" if fields else text
 
