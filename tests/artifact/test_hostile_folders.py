@@ -88,6 +88,17 @@ def test_manifests_beyond_any_model_s(
     assert run(capsys, "promote", str(models / "b"), "1")[0] == 0
 
 
+def test_numbers_beyond_64_bits(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = models / "b" / "2" / MANIFEST_NAME
+    document = json.loads(path.read_text())
+    del document["sha256"]
+    # Python reads numbers of so many digits, and says none that has one more.
+    document["files"] = [{"path": name, "bytes": int("9" * 4300), "sha256": ""} for name in "ab"]
+    path.write_text(json.dumps(document))
+    code, out, error = run(capsys, "diff", str(models / "b"), "1", "2")
+    assert (code, out) == (1, "") and "manifest.json.files[0].bytes: int too big" in error
+
+
 def test_a_manifest_that_nobody_would_read_is_not_written(manifest: Manifest) -> None:
     assert Manifest.from_json(replace(manifest, source=Source(config=nested(90))).to_json()).source.config == nested(90)
     for depth in (110, 10_000):

@@ -262,6 +262,8 @@ def _expect(kind: type[_T], value: object, place: str) -> _T:
             value.encode()
         elif kind is float:
             float(value)  # type: ignore[arg-type]
+        elif isinstance(value, int):
+            value.to_bytes(8, signed=True)
     except (UnicodeEncodeError, OverflowError) as exc:
         raise ManifestError(f"{place}: {exc}.") from exc
     return value  # type: ignore[return-value]
