@@ -8,6 +8,7 @@ from modelyard.artifact._catalog import (
     diff_versions,
     find_version,
     list_models,
+    read_signature,
     verify_version,
 )
 from modelyard.artifact._checksums import (
@@ -210,6 +211,7 @@ __all__ = [
     "read_labels",
     "read_manifest",
     "read_manifest_bytes",
+    "read_signature",
     "remove_label",
     "remove_version",
     "renamed_outputs",

@@ -189,7 +189,7 @@ def verify_version(version: AnyVersion, *, trusted_keys: Sequence[TrustedKey] = 
     """
     content = read_manifest_bytes(version.path)
     if trusted_keys:
-        check_signature(content, _read_signature(version.path), trusted_keys, place=str(version.path))
+        check_signature(content, read_signature(version.path), trusted_keys, place=str(version.path))
     # The very bytes that were signed, not what may be there by now.
     manifest = parse_manifest(content, version.path)
     if manifest.version != version.number:
@@ -203,7 +203,13 @@ def verify_version(version: AnyVersion, *, trusted_keys: Sequence[TrustedKey] = 
     return manifest
 
 
-def _read_signature(version_dir: Location) -> bytes | None:
+def read_signature(version_dir: Location) -> bytes | None:
+    """The signature of a version's manifest; None where nobody has signed it.
+
+    Raises:
+        ArtifactError: It cannot be read, or the store that holds it cannot be reached.
+        ManifestError: It is larger than a signature, or no file.
+    """
     try:
         return read_file(version_dir / SIGNATURE_NAME, SIGNATURE_BYTES)
     except FileNotFoundError:

@@ -116,8 +116,9 @@ class WatchOptions:
         load_slots: How many versions may load at the same time, over all models.
         explicit: Models are loaded and unloaded on request only.
         resource_preserving: Unload the old version before the new one is loaded: half the memory, and a gap in between.
-        cache_dir: Where copies of versions from object stores are kept; None for a temporary folder.
-        trusted_keys: Where there are some, nothing is copied that was not signed by one of them.
+        cache_dir: Where copies of versions are kept, of those from object stores and of signed ones; None for a
+            temporary folder.
+        trusted_keys: Where there are some, what one of them signed is copied and loaded, and nothing else.
     """
 
     poll_wait_s: float = upstream(
@@ -149,7 +150,8 @@ class WatchOptions:
     )
     cache_dir: Path | None = flag(
         "remote_cache_dir", "",
-        "folder for copies of versions from s3:// and gs://, kept over restarts; empty for a temporary one",
+        "folder for copies of versions from s3:// and gs://, and with --trusted_key of all, kept over restarts; empty "
+        "for a temporary one",
         read=path_or_none,
     )  # fmt: skip
     trusted_keys: tuple[TrustedKey, ...] = ()

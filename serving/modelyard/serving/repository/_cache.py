@@ -1,4 +1,7 @@
-"""Local copies of versions that live in object stores: a runtime reads files."""
+"""Copies of versions that live in object stores, as a runtime reads files, and of those that must be signed.
+
+Whoever may write to a local folder could exchange what was checked before it is loaded: a copy is checked, and loaded.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import logging
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,10 +20,11 @@ from pathlib import Path
 from modelyard.artifact import (
     MANIFEST_NAME,
     MAX_ENTRIES,
-    SIGNATURE_BYTES,
     SIGNATURE_NAME,
     AnyVersion,
+    Location,
     RemoteFile,
+    RemotePath,
     RemoteVersion,
     TrustedKey,
     check_paths,
@@ -27,6 +32,7 @@ from modelyard.artifact import (
     check_size,
     parse_manifest,
     read_manifest_bytes,
+    read_signature,
     verify_files,
 )
 from modelyard.errors import ArtifactError, IntegrityError, LoadError
@@ -34,6 +40,8 @@ from modelyard.errors import ArtifactError, IntegrityError, LoadError
 _LOG = logging.getLogger("modelyard.serving")
 
 _DOWNLOAD = ".download-"
+#: Bytes that are copied at a time.
+_PIECE = 1 << 20
 #: Names of models that are names of folders as they are.
 _FOLDER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
@@ -47,45 +55,46 @@ class VersionCache:
         self._folder = folder
 
     def fetch(self, version: AnyVersion) -> Path:
-        """A local directory with the files of a version; a version that is local is there already.
+        """A local directory with the files of a version; one that is local is there already, unless it must be signed.
 
         Nothing is kept that is not what the manifest says, or, without one, what the store lists.
         """
+        if self._trusted_keys:
+            return self._fetch_published(version)
         if not isinstance(version, RemoteVersion):
             return version.path
-        if version.has_manifest or self._trusted_keys:
-            return self._fetch_published(version)
-        return self._fetch_foreign(version)
+        return self._fetch_published(version) if version.has_manifest else self._fetch_foreign(version)
 
-    def _fetch_published(self, version: RemoteVersion) -> Path:
-        content = read_manifest_bytes(version.path)
+    def _fetch_published(self, version: AnyVersion) -> Path:
+        content, signature = read_manifest_bytes(version.path), None
         if self._trusted_keys:
+            signature = read_signature(version.path)
             # Before what nobody signed fills the disk; what is copied is checked once more.
-            check_signature(content, _signature_of(version), self._trusted_keys, place=str(version.path))
+            check_signature(content, signature, self._trusted_keys, place=str(version.path))
         manifest = parse_manifest(content, version.path)
         # Before anything is written by those names.
         check_paths(manifest)
 
         def check(copy: Path) -> None:
             verify_files(copy, manifest)
-            _fetch_signature(version, copy)
+            if signature is not None:
+                (copy / SIGNATURE_NAME).write_bytes(signature)
 
         def fill(copy: Path) -> None:
-            tree = version.path.tree()
+            tree = version.path.tree() if isinstance(version, RemoteVersion) else {}
             for entry in manifest.files:
                 if entry.path in tree:
                     # Before it fills the disk.
                     check_size(version.path / entry.path, tree[entry.path].bytes, entry)
                 # What is not there any more, the check below says in its own words.
                 with contextlib.suppress(FileNotFoundError):
-                    _download(version, entry.path, copy)
+                    _download(version.path / entry.path, copy / entry.path, most=entry.bytes + 1)
+            (copy / MANIFEST_NAME).write_bytes(content)
             try:
-                verify_files(copy, manifest)
+                check(copy)
             except IntegrityError as exc:
                 # What is wrong is wrong in the store, not in a folder that is about to go.
                 raise IntegrityError(exc.message.replace(str(copy), str(version.path))) from exc
-            (copy / MANIFEST_NAME).write_bytes(content)
-            _fetch_signature(version, copy)
 
         return self._kept(version, content, check, fill)
 
@@ -103,7 +112,7 @@ class VersionCache:
         def fill(copy: Path) -> None:
             try:
                 for name in files:
-                    _download(version, name, copy)
+                    _download(version.path / name, copy / name)
                 changed = _files_of(version) != files or _sizes(copy) != sizes
             except FileNotFoundError:
                 changed = True
@@ -113,7 +122,7 @@ class VersionCache:
         return self._kept(version, listing.encode("utf-8", "surrogatepass"), check, fill)
 
     def _kept(
-        self, version: RemoteVersion, content: bytes, check: Callable[[Path], None], fill: Callable[[Path], None]
+        self, version: AnyVersion, content: bytes, check: Callable[[Path], None], fill: Callable[[Path], None]
     ) -> Path:
         """The copy of a version whose content is told by some bytes, made where there is none, or a damaged one.
 
@@ -137,7 +146,10 @@ class VersionCache:
                 fill(copy)
                 copy.rename(target)
         except OSError as exc:
-            raise LoadError(f"{version.path} cannot be copied to this machine: {exc}") from exc
+            raise LoadError(
+                f"{version.path} cannot be copied to this machine: {exc}; expected a folder to write to, with room for "
+                "it. Name one by --remote_cache_dir."
+            ) from exc
         return target
 
     @property
@@ -162,22 +174,6 @@ class VersionCache:
         return Path(self._temporary.name)
 
 
-def _signature_of(version: RemoteVersion) -> bytes | None:
-    try:
-        # A larger one is none, whatever its bytes are.
-        return (version.path / SIGNATURE_NAME).read_bytes(SIGNATURE_BYTES + 1)
-    except FileNotFoundError:
-        return None
-
-
-def _fetch_signature(version: RemoteVersion, copy: Path) -> None:
-    signature = _signature_of(version)
-    if signature is None:
-        (copy / SIGNATURE_NAME).unlink(missing_ok=True)
-    else:
-        (copy / SIGNATURE_NAME).write_bytes(signature)
-
-
 def _files_of(version: RemoteVersion) -> dict[str, RemoteFile]:
     """The files of a version by their names, which are paths below it."""
     # Consoles of stores make empty objects of such names, to show them as folders.
@@ -190,9 +186,19 @@ def _files_of(version: RemoteVersion) -> dict[str, RemoteFile]:
     return files
 
 
-def _download(version: RemoteVersion, name: str, copy: Path) -> None:
-    (copy / name).parent.mkdir(parents=True, exist_ok=True)
-    (version.path / name).download(copy / name)
+def _download(source: Location, target: Path, *, most: int = 0) -> None:
+    """Copies a file, of a local one so many bytes at most."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(source, RemotePath):
+        source.download(target)
+        return
+    # Others may write there: it is no pipe, which would wait, and has an end.
+    with open(source, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            with target.open("xb") as copy:
+                while piece := file.read(min(most, _PIECE)):
+                    copy.write(piece)
+                    most -= len(piece)
 
 
 def _sizes(folder: Path) -> dict[str, int]:
