@@ -60,6 +60,20 @@ def test_a_batch_waits_for_company_and_no_longer(tmp_path: Path, backend: Double
     run(tmp_path, backend, test, row_wise=False, workers=2, batching=parameters)
 
 
+def test_a_batch_that_is_more_than_full_waits_for_nobody(tmp_path: Path, backend: Doubler) -> None:
+    async def test(predictor: Predictor) -> None:
+        first = await blocked(predictor, backend, 1.0, 2.0, 3.0, 4.0)
+        tasks = await queued(predictor, ask(predictor, 5.0, 6.0, 7.0), ask(predictor, 8.0, 9.0))
+        backend.gate.set()
+        answers = await asyncio.wait_for(asyncio.gather(first, tasks[0]), 10)
+        assert answers[1] == [10.0, 12.0, 14.0]
+        # With those who come, the rest is full, too.
+        answers = await asyncio.wait_for(asyncio.gather(tasks[1], ask(predictor, 1.0, 2.0)), 10)
+        assert [*answers] == [[16.0, 18.0], [2.0, 4.0]]
+
+    run(tmp_path, backend, test, batching=BatchParameters(max_batch_size=4, timeout_s=60))
+
+
 def test_padding_repeats_the_last_request_s_first_row(tmp_path: Path, backend: Doubler) -> None:
     async def test(predictor: Predictor) -> None:
         first = await blocked(predictor, backend)
