@@ -23,14 +23,18 @@ _PICK_UP_S = 0.05
 _GOODBYE_S = 0.02
 #: Between the end of the time that calls get, and their cancellation.
 _OVER_S = 0.01
-# gRPC logs the whole value of metadata that is no UTF-8, which may be a key, and goes on with it as Latin-1.
-logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: not str(record.msg).startswith("Invalid encoding"))
+
+
+def _says_no_metadata(record: logging.LogRecord) -> bool:
+    """Of metadata that is no UTF-8, gRPC logs the whole value, which may be a key; it goes on with it as Latin-1."""
+    return not str(record.msg).startswith("Invalid encoding")
 
 
 class GrpcioServer:
     """``grpc.aio.server`` with a stop that fails no call."""
 
     def __init__(self, arguments: Sequence[tuple[str, int | str]], *, recorder: Recorder | None = None) -> None:
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_says_no_metadata)
         self._interceptor = RequestInterceptor(recorder)
         self._server = grpc.aio.server(
             interceptors=[self._interceptor],
