@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -277,57 +276,6 @@ def test_what_has_the_same_place_is_added(tmp_path: Path) -> None:
     backend = OpenVinoBackend(tmp_path / "m", threads=1, requests=1, tags=("serve",))
     feed = {"places": np.array([[1], [3], [1]], np.int32), "values": np.array([1, 2, 4], np.float32)}
     assert backend.run("serving_default", feed, ["sums"])["sums"].tolist() == [0, 5, 0, 2]
-
-
-def _written_otherwise(x: Any, kernel: Any) -> dict[str, Any]:
-    """What OpenVINO 2026.4 makes something else of, beside a convolution, whose transpositions it moves."""
-    import keras
-    import tensorflow as tf
-
-    image = tf.nn.conv2d(x, kernel, 1, "SAME")
-    return {
-        # Keras tells zeros apart by the bits of their signs.
-        "largest": keras.ops.argmax(x, -1),
-        "least": keras.ops.argmin(tf.round(x / 40), 1, keepdims=True),
-        "bits": tf.bitwise.bitwise_and(tf.cast(x, tf.int32), 7),
-        **{f"log_softmax_{axis}": tf.nn.log_softmax(x, axis) for axis in (1, 2, 3)},
-        "tiled": tf.tile(image, [1, 2, 1, 3]),
-        "tiled_before": tf.nn.conv2d(tf.tile(x, [1, 1, 2, 1]), kernel, 1, "SAME"),
-        "normalized": tf.nn.local_response_normalization(image, 1, bias=1.5, alpha=0.3, beta=0.7),
-        "colours": tf.image.hsv_to_rgb(tf.stack([x[..., 0] * 0 + 1, *[tf.sigmoid(x[..., 1])] * 2], -1)),
-        "more_colours": tf.image.hsv_to_rgb(tf.stack([tf.sigmoid(x[..., 0]), *[tf.sigmoid(x[..., 1])] * 2], -1)),
-        "normalized_wide": tf.nn.local_response_normalization(image),
-    }
-
-
-def test_what_its_reader_writes_otherwise_is_as_by_tensorflow(tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    numbers = np.random.default_rng(0)
-    x, kernel = numbers.normal(size=(3, 4, 5, 2)).astype(np.float32), numbers.normal(size=(2, 2, 2, 2))
-    module = tf.Module()
-    module.compute = tf.function(
-        lambda x: _written_otherwise(x, tf.constant(kernel, tf.float32)),
-        input_signature=[tf.TensorSpec([None, 4, 5, 2], name="x")],
-    )
-    tf.saved_model.save(module, str(tmp_path), signatures={"serving_default": module.compute})
-    expected = module.compute(x)
-    values = _read(tmp_path).run("serving_default", {"x": x}, list(expected))
-    for name, value in values.items():
-        np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
-
-
-def test_other_bits_of_floats_are_refused(tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    module = tf.Module()
-    module.compute = tf.function(
-        lambda x: {"y": tf.bitwise.bitwise_and(tf.bitcast(x, tf.int32), 255)},
-        input_signature=[tf.TensorSpec([None], name="x")],
-    )
-    tf.saved_model.save(module, str(tmp_path), signatures={"serving_default": module.compute})
-    with pytest.raises(LoadError, match="there is no counterpart for Bitcast"):
-        _read(tmp_path)
 
 
 def test_a_resize_with_antialiasing_is_refused(write_onnx) -> None:

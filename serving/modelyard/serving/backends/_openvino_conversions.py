@@ -100,13 +100,103 @@ def _tile(ops: Any, node: Any) -> list[Any]:
     return list(fixed(ops.tile(fixed(node.get_input(0)), node.get_input(1))).outputs())
 
 
+def _cross(ops: Any, node: Any) -> list[Any]:
+    """``tf.linalg.cross``."""
+
+    def turned(index: int, *places: int) -> Any:
+        return ops.gather(node.get_input(index), np.array(places), np.int64(-1))
+
+    first = ops.multiply(turned(0, 1, 2, 0), turned(1, 2, 0, 1))
+    return list(ops.subtract(first, ops.multiply(turned(0, 2, 0, 1), turned(1, 1, 2, 0))).outputs())
+
+
+def _search(right: bool, ops: Any, node: Any) -> list[Any]:
+    """``tf.searchsorted``."""
+    from openvino import Type
+
+    found = ops.search_sorted(node.get_input(0), node.get_input(1), right_mode=right)
+    return list(ops.convert(found, node.get_attribute("out_type", Type.i32)).outputs())
+
+
+def _main_diagonal(node: Any, operator: str, *constants: tuple[int, int]) -> None:
+    """Raises a LoadError unless some inputs are the constants of the main diagonal of as many rows as there are."""
+    for index, expected in constants:
+        known = node.get_input(index).get_node()
+        if known.get_type_name() != "Constant" or set(known.get_vector().tolist()) != {expected}:
+            raise LoadError(f"there is no counterpart for {operator} of other diagonals than the main one")
+
+
+def _on_diagonal(ops: Any, rows: Any, columns: Any) -> Any:
+    """A matrix of whether a place is on the main diagonal."""
+    zero, one = np.int64(0), np.int64(1)
+    row, column = (ops.range(zero, size, one, "i64") for size in (rows, columns))
+    return ops.equal(ops.unsqueeze(row, one), ops.unsqueeze(column, zero))
+
+
+def _size(ops: Any, x: Any, axis: int) -> Any:
+    return ops.gather(ops.shape_of(x), np.int64(axis), np.int64(0))
+
+
+def _diagonal_matrix(ops: Any, node: Any) -> list[Any]:
+    """``tf.linalg.diag`` of the main diagonal."""
+    _main_diagonal(node, "MatrixDiagV3", (1, 0), (2, -1), (3, -1))
+    values, size = node.get_input(0), _size(ops, node.get_input(0), -1)
+    rows = ops.unsqueeze(values, np.int64(-1))
+    return list(ops.select(_on_diagonal(ops, size, size), rows, node.get_input(4)).outputs())
+
+
+def _diagonal_part(ops: Any, node: Any) -> list[Any]:
+    """``tf.linalg.diag_part`` of the main diagonal."""
+    _main_diagonal(node, "MatrixDiagPartV3", (1, 0))
+    x, last = node.get_input(0), np.int64(-1)
+    rows, columns = _size(ops, x, -2), _size(ops, x, -1)
+    zero = ops.convert_like(ops.constant(np.int64(0)), x)
+    values = ops.reduce_sum(ops.select(_on_diagonal(ops, rows, columns), x, zero), last)
+    places = ops.range(np.int64(0), ops.minimum(rows, columns), np.int64(1), "i64")
+    return list(ops.gather(values, places, last).outputs())
+
+
+def _with_diagonal(ops: Any, node: Any) -> list[Any]:
+    """``tf.linalg.set_diag`` of the main diagonal."""
+    _main_diagonal(node, "MatrixSetDiagV3", (2, 0))
+    x, values, last = node.get_input(0), node.get_input(1), np.int64(-1)
+    rows, columns = _size(ops, x, -2), _size(ops, x, -1)
+    places = ops.range(np.int64(0), rows, np.int64(1), "i64")
+    # Rows below the diagonal take a value that is nowhere used.
+    places = ops.minimum(places, ops.subtract(ops.minimum(rows, columns), np.int64(1)))
+    wide = ops.unsqueeze(ops.gather(values, places, last), last)
+    return list(ops.select(_on_diagonal(ops, rows, columns), wide, x).outputs())
+
+
+def _update(ops: Any, node: Any) -> list[Any]:
+    """A slice that begins where an input says (``keras.ops.slice_update``), as far inside as there is room."""
+    x, part, zero = node.get_input(0), node.get_input(1), np.int64(0)
+    room = ops.subtract(ops.shape_of(x), ops.shape_of(part))
+    begin = ops.maximum(ops.minimum(ops.convert(node.get_input(2), "i64"), room), zero)
+    end = ops.subtract(room, begin)
+
+    def padded(value: Any, filler: Any) -> Any:
+        return ops.pad(value, begin, end, "constant", filler)
+
+    inside = padded(ops.broadcast(np.int32(1), ops.shape_of(part)), np.int32(0))
+    filled = padded(part, ops.convert_like(ops.constant(zero), part))
+    return list(ops.select(ops.equal(inside, np.int32(1)), filled, x).outputs())
+
+
 #: By TensorFlow's name of an operator.
 _CONVERSIONS: Mapping[str, Callable[[Any, Any], list[Any]]] = {
     "Bitcast": _bitcast,
     "BitwiseAnd": _and,
+    "Cross": _cross,
     "HSVToRGB": _hsv_to_rgb,
     "LRN": _normalize_locally,
     "LogSoftmax": _log_softmax,
+    "LowerBound": partial(_search, False),
+    "MatrixDiagPartV3": _diagonal_part,
+    "MatrixDiagV3": _diagonal_matrix,
+    "MatrixSetDiagV3": _with_diagonal,
     "ScatterNd": _scatter,
     "Tile": _tile,
+    "UpperBound": partial(_search, True),
+    "XlaDynamicUpdateSlice": _update,
 }
