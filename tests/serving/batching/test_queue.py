@@ -24,6 +24,7 @@ from modelyard.serving.metrics import Metrics
 from modelyard.serving.requests import Caller
 from tests.serving.batching.asking import ask, blocked, queued, run
 from tests.support.doubler import Arrays, Doubler, servable
+from tests.support.metrics import page_of, series_of
 from tests.support.waiting import until_async
 
 
@@ -158,6 +159,12 @@ def test_a_bad_neighbour_pays_alone(tmp_path: Path, backend: Doubler, caplog: py
         assert isinstance(answers[1], InvalidInputError)
         assert isinstance(answers[2], InternalError)
         assert "boom" not in str(answers[2])
+        predictions = {
+            dict(labels)["status"]: count
+            for (name, labels), count in series_of(page_of(predictor._metrics)).items()
+            if name == ":modelyard:serving:predictions"
+        }
+        assert predictions == {"OK": 2, "INVALID_ARGUMENT": 1, "INTERNAL": 1}
 
     run(tmp_path, backend, test)
     # What callers are not told is in the log, by the id that they were given.
