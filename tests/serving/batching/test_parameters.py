@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import InternalError, InvalidInputError, UnavailableError
-from modelyard.serving import Predictor
+from modelyard.serving import ModelSpec, Predictor, PredictRequest
 from modelyard.serving.config import BatchParameters
 from tests.serving.batching.asking import ask, blocked, queued, run
 from tests.support.doubler import Doubler
@@ -113,6 +114,26 @@ def test_a_large_request_is_refused_or_split(tmp_path: Path, backend: Doubler) -
         max_batch_size=10, split_large=True, max_execution_batch_size=2, allowed_batch_sizes=(1, 2)
     )
     run(tmp_path, backend, split, batching=parameters)
+    backend.batches.clear()
+
+    async def uneven(predictor: Predictor) -> None:
+        assert await ask(predictor, *map(float, range(9))) == [2.0 * n for n in range(9)]
+        assert [len(batch) for batch in backend.batches] == [6, 3]
+
+    parameters = BatchParameters(max_batch_size=10, split_large=True, max_execution_batch_size=6)
+    run(tmp_path, backend, uneven, batching=parameters)
+
+
+def test_what_has_no_rows_is_refused_by_name(tmp_path: Path, backend: Doubler) -> None:
+    backend.signature = replace(backend.signature, inputs=(TensorSpec(name="x", dtype="float32", shape=None),))
+
+    async def test(predictor: Predictor) -> None:
+        request = PredictRequest(spec=ModelSpec(name="m"), inputs=lambda _: {"x": np.array(3, np.float32)}, small=True)
+        with pytest.raises(InvalidInputError, match="must have at least one dimension; 'x' has none"):
+            await predictor.submit(request, lambda prediction: prediction)
+        assert (predictor.waiting, backend.batches) == (0, [])
+
+    run(tmp_path, backend, test, batching=BatchParameters())
 
 
 def test_a_batch_queue_is_bounded(tmp_path: Path, backend: Doubler) -> None:

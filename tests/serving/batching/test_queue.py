@@ -42,19 +42,28 @@ def test_one_request_waits_for_nobody_and_neighbours_share_a_batch(tmp_path: Pat
     run(tmp_path, backend, test)
 
 
-def test_the_latency_of_a_batch_is_in_microseconds(tmp_path: Path, backend: Doubler) -> None:
+def test_where_the_time_of_a_request_went(tmp_path: Path, backend: Doubler) -> None:
     async def test(predictor: Predictor) -> None:
         began = time.perf_counter()
         first = await blocked(predictor, backend)
         computing = time.perf_counter()
+        (second,) = await queued(predictor, ask(predictor, 1.0))
         await asyncio.sleep(0.02)
         least_s = time.perf_counter() - computing
         backend.gate.set()
-        await first
+        await asyncio.gather(first, second)
         most_s = time.perf_counter() - began
         labels = {"model_name": "m", "API": "Predict", "runtime": "fake"}
         latency = predictor._metrics.histogram(":tensorflow:serving:runtime_latency", labels).value().native
         assert least_s * 1e6 <= latency.sum <= most_s * 1e6
+        row = predictor.statistics.of("m", 1)
+        parts = (row.queue.ns, row.compute_input.ns, row.compute_infer.ns, row.compute_output.ns)
+        assert all(0 <= part <= 2e9 * most_s for part in parts)
+        assert row.success.ns == sum(parts) and 1e9 * least_s <= row.success.ns <= 2e9 * most_s
+        # The second waited for the first.
+        assert row.queue.ns >= 0.02e9 and row.compute_infer.ns >= 0.02e9
+        (each,) = row.batches.values()
+        assert (each.compute_input.ns, each.compute_infer.ns) == (row.compute_input.ns, row.compute_infer.ns)
 
     run(tmp_path, backend, test)
 

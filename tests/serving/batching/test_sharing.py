@@ -144,7 +144,8 @@ def test_what_has_state_or_no_rows_is_not_tried(clock: Clock, caplog: pytest.Log
 
 
 @pytest.mark.parametrize(
-    ("shape", "graphs"), [((-1, 3), SHARED), ((-1, -1), SHARED), ((3, -1), APART), ((3,), APART), ((), APART)]
+    ("shape", "graphs"),
+    [((-1, 3), SHARED), ((-1, 1), SHARED), ((-1, -1), SHARED), ((3, -1), APART), ((3,), APART), ((), APART)],
 )
 def test_rows_are_those_of_an_open_first_size(clock: Clock, shape: tuple[int, ...], graphs: frozenset[str]) -> None:
     model = Model(clock, lambda rows: 0.001)
@@ -154,6 +155,8 @@ def test_rows_are_those_of_an_open_first_size(clock: Clock, shape: tuple[int, ..
         outputs=(TensorSpec(name="y", dtype="float32", shape=(-1, 3)),),
     )
     assert shared_graphs(servable(model)) == graphs
+    # An open size is tried as 1.
+    assert {np.array(batch).shape[1:] for batch in model.batches} == {tuple(map(abs, shape[1:])) for _ in graphs}
 
 
 def proven(model: Doubler, *verdicts: str, gainless: bool = False) -> frozenset[str]:
