@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import InternalError, InvalidInputError, UnavailableError
 from modelyard.serving import ModelSpec, Predictor, PredictRequest
+from modelyard.serving.batching._queue import merge
 from modelyard.serving.config import BatchParameters
 from tests.serving.batching.asking import ask, blocked, queued, run
 from tests.support.doubler import Doubler
@@ -173,6 +174,13 @@ def test_inner_shapes_are_padded(tmp_path: Path, backend: Doubler, zeros: bool) 
 
     parameters = BatchParameters(pad_variable_length=True, pad_with_zeros=zeros)
     run(tmp_path, backend, test, batching=parameters)
+
+
+@pytest.mark.parametrize(("zeros", "filler"), [(True, b""), (False, b"c")])
+def test_texts_are_padded_with_text(zeros: bool, filler: bytes) -> None:
+    parts = [{"x": np.array([words], dtype=object)} for words in ([b"a", b"b"], [b"c"])]
+    merged = merge(parts, BatchParameters(pad_variable_length=True, pad_with_zeros=zeros))
+    assert merged["x"].tolist() == [[b"a", b"b"], [b"c", filler]]
 
 
 def test_what_cannot_be_padded_is_computed_alone(tmp_path: Path, backend: Doubler) -> None:
