@@ -199,6 +199,7 @@ def test_an_answer_cut_short_is_unavailable(cut: int, kind: str) -> None:
         (frame(RESET, 0, 1, b"\0\0\0\x08"), errors.RequestCancelledError, "code 8"),
         (frame(RESET, 0, 1, b"\0\0\0\x0b"), errors.OverloadedError, "code 11"),
         (frame(RESET, 0, 1, b"\0\0\0\2"), errors.InternalError, "code 2"),
+        (frame(RESET, 0, 1, b"\0\0\0\2" + bytes(2000)), errors.InternalError, "code 2"),
         (frame(GOAWAY, 0, 0, b"\0\0\0\0\0\0\0\0bye"), errors.UnavailableError, "code 7"),
     ],
 )

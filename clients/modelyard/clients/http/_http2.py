@@ -240,7 +240,8 @@ class Connection:
         elif kind == _RESET:
             stream = self.streams.get(number)
             if stream is not None:
-                stream.reset = int.from_bytes(payload)
+                # A code is four bytes: of more Python could not even write the number into an error.
+                stream.reset = int.from_bytes(payload[:4])
                 self._finish(stream, done)
         elif kind == _SETTINGS and not flags & _ACK:
             self._settings(payload)
