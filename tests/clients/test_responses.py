@@ -118,6 +118,8 @@ def test_several_outputs_and_a_filter() -> None:
         ([1], "string"),
         ([["a"], ["b", "c"]], "string"),
         ([["a"], "b"], "string"),
+        ([["a", "b"], ["c"], ["d", "e", "f"]], "string"),
+        ([[["a"], ["b"]], [["c", "d"]]], "string"),
         ([{"b64": "?"}], "string"),
         ([1 << 65], "int64"),
     ],

@@ -51,8 +51,8 @@ def strings_of_json(value: object) -> npt.NDArray[Any]:
             break
         level = level[0]
     flat: list[Any] = value if isinstance(value, list) else [value]
-    for _ in shape[1:]:
-        if not all(isinstance(row, list) for row in flat):
+    for size in shape[1:]:
+        if not all(isinstance(row, list) and len(row) == size for row in flat):
             raise ValueError("received a ragged list")
         flat = list(chain.from_iterable(flat))
     result = np.empty(len(flat), dtype=object)
