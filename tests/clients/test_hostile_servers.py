@@ -7,7 +7,7 @@ import json
 import socket
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from modelyard import errors
-from modelyard.clients import ClientOptions, RetryOptions, connect_async
+from modelyard.clients import ClientOptions, RetryOptions, connect, connect_async
 from modelyard.clients.http import Http1Reader, Http2Connection
 from modelyard.clients.protocols import (
     Answer,
@@ -30,7 +30,7 @@ from modelyard.clients.protocols import (
 from modelyard.clients.protocols.tfs import _example_messages as examples
 from modelyard.clients.protocols.v2 import _codec as v2
 from modelyard.clients.values import SignatureInfo, TensorInfo
-from modelyard.wire import inference_pb2, serving_pb2, tensorflow_pb2
+from modelyard.wire import array_to_tensor, inference_pb2, serving_pb2, tensorflow_pb2
 from tests.clients.conftest import connected, peer
 from tests.clients.http2_script import (
     ACK,
@@ -359,3 +359,49 @@ def test_lone_surrogates_are_protocol_errors() -> None:
 def test_infinite_integers_are_protocol_errors() -> None:
     with pytest.raises(errors.ProtocolError, match="GetModelStatusResponse"):
         status_from_json(b'{"model_version_status": [{"status": {"error_code": 1e999}}]}', TARGET)
+
+
+def _outputs(*names: str) -> dict[str, bytes]:
+    """An answer of each of the protocols that name their outputs."""
+    plain, v2_message = serving_pb2.PredictResponse(), inference_pb2.ModelInferResponse()
+    document: dict[str, Any] = {"outputs": []}
+    for name in names:
+        plain.outputs[name].CopyFrom(array_to_tensor(np.ones(2, np.float32)))
+        v2_message.outputs.add(name=name, datatype="FP32", shape=[2]).contents.fp32_contents.extend([1.0, 1.0])
+        document["outputs"].append({"name": name, "datatype": "FP32", "shape": [2], "data": [1.0, 1.0]})
+    return {
+        "grpc": plain.SerializeToString(),
+        "grpc+v2": v2_message.SerializeToString(),
+        "http+v2": json.dumps(document).encode(),
+    }
+
+
+def _answering(scheme: str, body: bytes) -> Callable[[socket.socket], None]:
+    def over_grpc(connection: socket.socket) -> None:
+        one = Http2Peer(connection)
+        connection.sendall(HELLO)
+        while True:
+            connection.sendall(answer(body, stream=one.request()[0]))
+
+    def over_rest(connection: socket.socket) -> None:
+        while (received := read_message(connection)) is not None:
+            data = body if received[0].startswith(b"POST") else b'{"extensions": ["binary_tensor_data"]}'
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(data), data))
+
+    return over_grpc if scheme.startswith("grpc") else over_rest
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "grpc+v2", "http+v2"])
+def test_answers_without_what_was_asked_for_are_protocol_errors(scheme: str) -> None:
+    inputs = {"x": np.zeros(2, np.float32)}
+    for names, outputs, reason in [((), None, "at least one output"), (("a",), ["a", "b"], r"\['a', 'b'\]; .*\['a'\]")]:
+        serve = _answering(scheme, _outputs(*names)[scheme])
+        with peer(serve) as port, connect(f"{scheme}://127.0.0.1:{port}", ONCE) as client:
+            with pytest.raises(errors.ProtocolError, match=reason):
+                client.predict("m", inputs, outputs=outputs)
+            rows = list(client.predict_many("m", [{"x": np.float32(0)}] * 2, outputs=outputs))
+            assert [type(row.error) for row in rows] == [errors.ProtocolError] * 2
+    with peer(_answering(scheme, _outputs("a", "b")[scheme])) as port:
+        with connect(f"{scheme}://127.0.0.1:{port}", ONCE) as client:
+            assert client.predict("m", inputs, outputs=["b"])["b"].tolist() == [1.0, 1.0]
+            assert list(client.predict("m", inputs, outputs=["b"])) == ["b"]

@@ -16,6 +16,7 @@ from modelyard.clients.protocols._requests import (
 )
 from modelyard.clients.protocols._responses import (
     check_reload,
+    chosen,
     error_from_body,
     metadata_from_json,
     metadata_from_message,
@@ -39,6 +40,7 @@ __all__ = [
     "Protocol",
     "Target",
     "check_reload",
+    "chosen",
     "error_from_body",
     "make_target",
     "metadata_from_json",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -70,6 +71,17 @@ def prediction_from_message(data: bytes, target: Target, signature: str) -> Pred
         version=target.version if echo.version is None else echo.version,
         signature=echo.signature or signature or DEFAULT_SIGNATURE,
     )
+
+
+def chosen(prediction: Prediction, outputs: tuple[str, ...]) -> Prediction:
+    """The outputs that were asked for: some servers, MLServer among them, send all whatever the request says."""
+    wanted = set(outputs) or prediction.keys()
+    if not prediction or not prediction.keys() >= wanted:
+        expected = f"the outputs {sorted(outputs)}" if outputs else "at least one output"
+        raise ProtocolError(f"Expected {expected}; received {sorted(prediction)}.")
+    if prediction.keys() == wanted:
+        return prediction
+    return replace(prediction, outputs={name: prediction[name] for name in outputs})
 
 
 def metadata_from_message(data: bytes, target: Target) -> ModelMetadata:

@@ -13,6 +13,7 @@ from modelyard.clients.protocols import (
     Protocol,
     Target,
     check_reload,
+    chosen,
     metadata_from_json,
     metadata_from_message,
     metadata_message,
@@ -70,7 +71,7 @@ class GrpcProtocol(Protocol):
         arrays = to_arrays(call.inputs, signature)
         body = predict_message(call.target, call.signature, arrays, call.outputs)
         answer = yield Call(path=_PREDICT, body=body)
-        return prediction_from_message(answer.body, call.target, call.signature)
+        return chosen(prediction_from_message(answer.body, call.target, call.signature), call.outputs)
 
     def metadata(self, target: Target, signature: str = "") -> Flow[ModelMetadata]:
         path = PREDICTION_SERVICE["GetModelMetadata"].path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Generator
-from dataclasses import replace
 from urllib.parse import quote
 
 from modelyard.clients.protocols import (
@@ -16,6 +15,7 @@ from modelyard.clients.protocols import (
     PredictCall,
     Protocol,
     Target,
+    chosen,
     parse,
     parse_json,
 )
@@ -83,7 +83,7 @@ class GrpcV2Protocol(_V2Protocol):
             signature = yield from self.known_signature(call.target, call.signature)
         body = _v2_codec.infer_message(call, to_arrays(call.inputs, signature))
         answer = yield Call(path=_INFER, body=body)
-        return _chosen(_v2_codec.prediction_from_message(answer.body, call), call)
+        return chosen(_v2_codec.prediction_from_message(answer.body, call), call.outputs)
 
     def probe(self) -> Flow[bool]:
         answer = yield Call(path=_READY, body=b"", retry=False)
@@ -126,7 +126,7 @@ class RestV2Protocol(_V2Protocol):
             check_outputs(call.outputs, signature)
         body, headers = _v2_codec.infer_json(call, arrays, binary=binary)
         answer = yield Call(path=path, body=body, headers=headers)
-        return _chosen(_v2_codec.prediction_from_answer(answer, call), call)
+        return chosen(_v2_codec.prediction_from_answer(answer, call), call.outputs)
 
     def probe(self) -> Flow[bool]:
         try:
@@ -144,15 +144,6 @@ class RestV2Protocol(_V2Protocol):
         query = f"?{_v2_codec.SIGNATURE_PARAMETER}={quote(signature, safe='')}" if _other(signature) else ""
         answer = yield Call(path=f"{_path(target)}{query}", body=None, at_most_s=at_most_s)
         return _v2_codec.metadata_from_json(answer.body, target, signature)
-
-
-def _chosen(prediction: Prediction, call: PredictCall) -> Prediction:
-    """What was asked for: some servers, MLServer among them, send all outputs whatever the request says."""
-    if not call.outputs or prediction.keys() <= set(call.outputs):
-        return prediction
-    return replace(
-        prediction, outputs={name: array for name, array in prediction.outputs.items() if name in call.outputs}
-    )
 
 
 def _path(target: Target) -> str:
