@@ -169,6 +169,16 @@ def test_a_pause_beyond_the_deadline_is_not_begun(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_waiting_for_a_model_ends_in_time_whatever_the_server_asks_for(kind: str) -> None:
+    script = Script("503 1")
+    with SERVERS[kind[:4]](script) as url, connected(url, kind) as client:
+        start = time.monotonic()
+        with pytest.raises(errors.DeadlineExceededError, match=r"not ready after 1\.5 s.*scripted"):
+            client.wait_ready("m", 1.5)
+        assert time.monotonic() - start < 2.5
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_second_request_wins_over_a_silent_first(kind: str) -> None:
     script = Script("silent", "ok")
     options = ClientOptions(hedge_after_s=0.1)

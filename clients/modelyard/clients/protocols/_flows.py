@@ -55,7 +55,8 @@ class Call:
     path: str
     #: What is sent; None for a REST GET.
     body: bytes | None
-    #: Seconds after which this one exchange counts as failed, where that is sooner than the operation's deadline.
+    #: Seconds after which this one exchange counts as failed, its repetitions included, where that is sooner than the
+    #: operation's deadline.
     at_most_s: float | None = None
     #: HTTP headers besides those of every call.
     headers: tuple[tuple[str, str], ...] = ()

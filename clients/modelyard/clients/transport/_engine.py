@@ -108,7 +108,7 @@ class Engine(Generic[_T]):
                 try:
                     self._check_open()
                     if isinstance(step, Pause):
-                        left = _left(None, deadline, timeout_s, self.url)
+                        left = _left(deadline, timeout_s, self.url)
                         answer = yield Pause(seconds=min(step.seconds, left), until=step.until)
                     else:
                         sent = True
@@ -165,6 +165,9 @@ class Engine(Generic[_T]):
         retry = self.options.retry
         attempts = retry.attempts if call.retry else 1
         tried: list[Endpoint[_T]] = []
+        if call.at_most_s is not None:
+            timeout_s = min(timeout_s, call.at_most_s)
+            deadline = min(deadline, time.monotonic() + timeout_s)
         self._budget.earn()
         attempt = 1
         while True:
@@ -181,7 +184,7 @@ class Engine(Generic[_T]):
                         continue
                 pause = random.uniform(0, min(retry.longest_pause_s, retry.first_pause_s * 2 ** (attempt - 1)))
                 pause = max(pause, exc.retry_after_s or 0.0)
-                left = _left(call, deadline, timeout_s, self.url)
+                left = _left(deadline, timeout_s, self.url)
                 if attempt >= attempts or pause >= left or not self._budget.spend():
                     raise
             attempt += 1
@@ -196,7 +199,7 @@ class Engine(Generic[_T]):
     def _attempt(
         self, call: Call, headers: Headers, deadline: float, timeout_s: float, tried: list[Endpoint[_T]]
     ) -> Steps[_T, Answer]:
-        left = _left(call, deadline, timeout_s, self.url)
+        left = _left(deadline, timeout_s, self.url)
         endpoint = self.pool.acquire(tried)
         tried.append(endpoint)
         try:
@@ -211,8 +214,7 @@ class Engine(Generic[_T]):
                 self.pool.release(other)
         except DeadlineExceededError as exc:
             # Only here it is known: a transport sees what calls before this one have left of it.
-            given = timeout_s if call.at_most_s is None else min(timeout_s, call.at_most_s)
-            exc.message = f"{exc.message.rstrip('.')}. The call's timeout_s was {given:g}."
+            exc.message = f"{exc.message.rstrip('.')}. The call's timeout_s was {timeout_s:g}."
             exc.args = (exc.message,)
             raise
         finally:
@@ -234,8 +236,8 @@ class Engine(Generic[_T]):
         return headers
 
 
-def _left(call: Call | None, deadline: float, timeout_s: float, url: str) -> float:
+def _left(deadline: float, timeout_s: float, url: str) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise DeadlineExceededError(f"{url}: no answer within {timeout_s:g} s.")
-    return left if call is None or call.at_most_s is None else min(left, call.at_most_s)
+    return left
