@@ -85,7 +85,7 @@ def parse_address(url: str) -> Address:
         port = parts.port
         host = parts.hostname
     except ValueError as exc:
-        raise _refused(url, str(exc)) from exc
+        raise _refused(url, str(exc)) from None
     scheme = parts.scheme
     if "unix" in scheme:
         raise _refused(url, "clients do not speak over Unix sockets, so name a TCP port of the server")
@@ -98,7 +98,7 @@ def parse_address(url: str) -> Address:
     except UnicodeError as exc:
         raise _refused(url, f"{host!r} is no host name, whose parts between dots have 1 to 63 characters") from exc
     if parts.query or parts.fragment or parts.username is not None:
-        raise _refused(url, "user names, queries and fragments have no meaning here")
+        raise _refused(url, "queries and fragments have no meaning here")
     prefix = parts.path.rstrip("/")
     if prefix in ("/v1", "/v2") or "/v1/models" in prefix or "/v2/models" in prefix:
         raise _refused(url, f"the path of the API, {prefix!r}, is the client's to add, so leave it out")
@@ -132,6 +132,7 @@ def resolve(address: Address) -> tuple[Address, ...]:
 
 
 def _refused(url: str, reason: str) -> ConfigurationError:
-    # A password is nothing for logs.
-    url = re.sub("//[^/?#]*@", "//***@", url)
+    if "@" in url:
+        # A password is nothing for logs. Some of its characters end it early, and a reason may quote the rest.
+        url, reason = re.sub("^([^/@]*://)?.*@", r"\1***@", url), "user names and passwords have no meaning here"
     return ConfigurationError(f"Cannot connect to {url!r}: {reason}. Expected {FORMS}.")
