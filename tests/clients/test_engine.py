@@ -228,6 +228,15 @@ def test_the_budget_stops_repetitions_before_the_attempts_do() -> None:
     assert len(script.seen) == 7
 
 
+def test_attempts_may_be_thousands() -> None:
+    script = Script("503")
+    retry = RetryOptions(attempts=1100, first_pause_s=1e-5, longest_pause_s=1e-5, budget=2000)
+    with rest_server(script) as url, connect(url, ClientOptions(retry=retry)) as client:
+        with pytest.raises(errors.UnavailableError):
+            client.status("m")
+    assert len(script.seen) == 1100
+
+
 def test_a_budget_earns_up_to_its_size() -> None:
     budget = RetryBudget(RetryOptions(budget=1, budget_ratio=0.5))
     assert [budget.spend(), budget.spend()] == [True, False]

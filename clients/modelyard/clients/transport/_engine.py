@@ -170,6 +170,7 @@ class Engine(Generic[_T]):
             deadline = min(deadline, time.monotonic() + timeout_s)
         self._budget.earn()
         attempt = 1
+        longest = min(retry.longest_pause_s, retry.first_pause_s)
         while True:
             try:
                 return (yield from self._attempt(call, headers, deadline, timeout_s, tried))
@@ -182,12 +183,13 @@ class Engine(Generic[_T]):
                     # Another server is the best cure for one that is gone, and costs no server anything twice.
                     if call.retry and exc.retry_after_s is None and self.pool.fresh(tried):
                         continue
-                pause = random.uniform(0, min(retry.longest_pause_s, retry.first_pause_s * 2 ** (attempt - 1)))
+                pause = random.uniform(0, longest)
                 pause = max(pause, exc.retry_after_s or 0.0)
                 left = _left(deadline, timeout_s, self.url)
                 if attempt >= attempts or pause >= left or not self._budget.spend():
                     raise
             attempt += 1
+            longest = min(retry.longest_pause_s, 2 * longest)
             tried.clear()
             yield Pause(seconds=pause)
             self._check_open()
