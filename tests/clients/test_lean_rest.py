@@ -119,6 +119,22 @@ def test_limits_hold_for_every_framing(name: str) -> None:
             client.status("m", timeout_s=10)
 
 
+@pytest.mark.parametrize("kind", ["", "async"])
+def test_an_early_refusal_is_read_and_the_request_is_not_sent_again(kind: str) -> None:
+    asked: list[bytes] = []
+
+    def refuse(connection: socket.socket) -> None:
+        asked.append(connection.recv(1 << 16))
+        body = b'{"error": "larger than allowed"}'
+        connection.sendall(_head("HTTP/1.1 413 No", "connection: close", f"content-length: {len(body)}") + body)
+        # It is closed with bytes that nobody has read, which resets it.
+
+    with peer(refuse) as port, connected(f"http://127.0.0.1:{port}", kind) as client:
+        with pytest.raises(errors.RequestTooLargeError, match="larger than allowed"):
+            client.classify("m", [{"x": bytes(30_000_000)}], timeout_s=20)
+    assert len(asked) == 1
+
+
 def test_addresses_of_a_name_share_the_time_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(peer(_say(GOOD["until the end"])))

@@ -6,6 +6,7 @@ A general HTTP library spends several times as long on a small call as the call 
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 
@@ -54,7 +55,9 @@ class _Connection(Connection):
 
     def exchange(self, request: bytes, url: str, deadline: float, limit: int | None) -> Reply:
         arm(self._socket, deadline)
-        self._socket.sendall(request)
+        # A server that ends the connection while this sends has said why; reading fails, too, where not.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.sendall(request)
         answer = self._reader.answer(url, limit)
         try:
             next(answer)
