@@ -7,6 +7,7 @@ import contextlib
 import gc
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
@@ -53,6 +54,28 @@ def test_closing_ends_the_calls_that_wait_for_a_connection() -> None:
     script = Script("silent")
     with rest_server(script) as url:
         asyncio.run(run(url))
+
+
+def test_closing_a_blocking_client_of_a_library_ends_its_calls_and_its_thread() -> None:
+    def threads() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name == "modelyard-httpx"]
+
+    script = Script("ok", "silent")
+    with rest_server(script) as url, ThreadPoolExecutor(1) as callers:
+        client = connect(url, ClientOptions(transport="library", timeout_s=30))
+        assert client.status("m").available == (3,)
+        call = callers.submit(client.status, "m")
+        until(lambda: len(script.seen) == 2)
+        client.close()
+        with pytest.raises(errors.UnavailableError, match="was closed"):
+            call.result(10)
+        until(lambda: not threads())
+        # One that is forgotten has no thread either.
+        script.steps.extend(["ok"])
+        script.steps.popleft()
+        connect(url, ClientOptions(transport="library", timeout_s=30)).status("m")
+        gc.collect()
+        until(lambda: not threads())
 
 
 def test_a_blocking_client_that_is_closed_hedges_no_call() -> None:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import ssl
-import time
+import threading
+import weakref
+from concurrent import futures
+from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
@@ -69,7 +74,7 @@ class AsyncHttpxTransport(_Requests):
 
     async def send(self, send: Send[object]) -> Answer:
         url = self._url + send.call.path
-        body = _Body(url, send.timeout_s, self._options)
+        body = _Body(url, self._options)
         try:
             async with asyncio.timeout(send.timeout_s), self._slots:
                 async with self._client.stream(**self._arguments(url, send)) as response:
@@ -85,37 +90,79 @@ class AsyncHttpxTransport(_Requests):
         await self._client.aclose()
 
 
-class HttpxTransport(_Requests):
-    """A blocking pool of httpx's connections, for proxies and for those who ask for it."""
+class HttpxTransport:
+    """The same for threads, for proxies and for those who ask for it.
+
+    httpx's own blocking client gives all of the time to each piece of an answer's head, so that a call could take for
+    ever: these are on an event loop in a thread of the transport's own.
+    """
 
     def __init__(self, address: Address, options: ClientOptions) -> None:
-        super().__init__(address, options)
-        self._client = httpx.Client(verify=_context(address, options), limits=_limits(options), cookies=_no_cookies())
+        self._url = address.http_url
+        self._make = partial(AsyncHttpxTransport, address, options)
+        self._transport = self._make()
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = os.getpid()
+        self._closed = False
 
     def send(self, send: Send[object]) -> Answer:
-        url = self._url + send.call.path
-        body = _Body(url, send.timeout_s, self._options)
+        with self._lock:
+            loop = self._running()
+            call = asyncio.run_coroutine_threadsafe(self._transport.send(send), loop)
         try:
-            with self._client.stream(**self._arguments(url, send)) as response:
-                for part in response.iter_raw():
-                    body.add(part)
-        except (httpx.HTTPError, httpx.InvalidURL) as exc:
-            raise _error(exc, url) from exc
-        return body.answer(response)
+            return call.result()
+        except futures.CancelledError as exc:
+            raise self._gone() from exc
+        finally:
+            # A thread that is interrupted while it waits breaks its call off.
+            call.cancel()
 
     def close(self) -> None:
-        self._client.close()
+        with self._lock:
+            self._closed = True
+        # A parent's loop does not run in a child.
+        if self._loop is not None and self._process == os.getpid():
+            self._stop()
+            self._thread.join()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        if self._closed:
+            raise self._gone()
+        if self._process != os.getpid():
+            self._transport, self._loop, self._process = self._make(), None, os.getpid()
+        if self._loop is None:
+            self._loop = loop = asyncio.new_event_loop()
+            arguments = (loop, self._transport)
+            self._thread = threading.Thread(target=_run, args=arguments, name="modelyard-httpx", daemon=True)
+            self._thread.start()
+            # A client that nobody closes takes its thread along, too.
+            self._stop = weakref.finalize(self, loop.call_soon_threadsafe, loop.stop)
+        return self._loop
+
+    def _gone(self) -> UnavailableError:
+        return UnavailableError(f"This client of {self._url} was closed; connect again.")
+
+
+def _run(loop: asyncio.AbstractEventLoop, transport: AsyncHttpxTransport) -> None:
+    with contextlib.closing(loop):
+        loop.run_forever()
+        loop.run_until_complete(_end(transport))
+
+
+async def _end(transport: AsyncHttpxTransport) -> None:
+    calls = asyncio.all_tasks() - {asyncio.current_task()}
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    await transport.close()
 
 
 class _Body:
-    """Parts of an answer, held to the limits on size and time.
+    """Parts of an answer, held to the limit on its size: httpx inflates all of what has come before anybody sees it."""
 
-    httpx lets each phase take all of the time, and inflates all of what has come before anybody sees its size.
-    """
-
-    def __init__(self, url: str, timeout_s: float, options: ClientOptions) -> None:
+    def __init__(self, url: str, options: ClientOptions) -> None:
         self._url, self._limit = url, options.max_message_bytes
-        self._deadline = time.monotonic() + timeout_s
         self._size = 0
         self._parts: list[bytes] = []
 
@@ -124,8 +171,6 @@ class _Body:
         self._size += len(part)
         if self._limit is not None and self._size > self._limit:
             raise too_large(self._url, self._limit)
-        if time.monotonic() > self._deadline:
-            raise DeadlineExceededError(f"{self._url}: no complete answer in time.")
 
     def answer(self, response: httpx.Response) -> Answer:
         data, encoding = b"".join(self._parts), response.headers.get("content-encoding", "identity").lower()
