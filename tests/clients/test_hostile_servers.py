@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from modelyard import errors
-from modelyard.clients import ClientOptions, RetryOptions, connect, connect_async
+from modelyard.clients import ClientOptions, InferenceTask, RetryOptions, connect, connect_async
 from modelyard.clients.http import Http1Reader, Http2Connection
 from modelyard.clients.protocols import (
     Answer,
@@ -405,3 +405,29 @@ def test_answers_without_what_was_asked_for_are_protocol_errors(scheme: str) -> 
         with connect(f"{scheme}://127.0.0.1:{port}", ONCE) as client:
             assert client.predict("m", inputs, outputs=["b"])["b"].tolist() == [1.0, 1.0]
             assert list(client.predict("m", inputs, outputs=["b"])) == ["b"]
+
+
+def _of_one_example() -> dict[str, bytes]:
+    """Answers of gRPC, for two examples, that have a result for one of them."""
+    classification, regression = serving_pb2.ClassificationResponse(), serving_pb2.RegressionResponse()
+    classification.result.classifications.add().classes.add(label="a", score=1.0)
+    regression.result.regressions.add(value=1.0)
+    both = serving_pb2.MultiInferenceResponse()
+    both.results.add().classification_result.CopyFrom(classification.result)
+    return {
+        "classify": classification.SerializeToString(),
+        "regress": regression.SerializeToString(),
+        "multi_inference": both.SerializeToString(),
+    }
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "http"])
+@pytest.mark.parametrize("method", ["classify", "regress", "multi_inference"])
+def test_fewer_results_than_examples_are_a_protocol_error(method: str, scheme: str) -> None:
+    body = b'{"results": [1.0]}' if method == "regress" else b'{"results": [[["a", 1.0]]]}'
+    serve = _answering(scheme, _of_one_example()[method] if scheme == "grpc" else body)
+    more = [[InferenceTask(method="classify")]] if method == "multi_inference" else []
+    with peer(serve) as port, connect(f"{scheme}://127.0.0.1:{port}", ONCE) as client:
+        getattr(client, method)("m", [{"x": 1.0}], *more)
+        with pytest.raises(errors.ProtocolError, match="Expected 2 results, one for each example; received 1"):
+            getattr(client, method)("m", [{"x": 1.0}, {"x": 2.0}], *more)

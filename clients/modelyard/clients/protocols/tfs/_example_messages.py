@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from modelyard.clients.values import Classification, ClassScore, InferenceTask, 
 from modelyard.errors import ConfigurationError, ProtocolError
 from modelyard.wire import serving_pb2, tensorflow_pb2
 
+_Result = TypeVar("_Result", Classification, Regression, Classification | Regression)
 _METHODS = {"classify": "tensorflow/serving/classify", "regress": "tensorflow/serving/regress"}
 
 
@@ -82,6 +83,17 @@ def multi_inference_from_message(
         else:
             results.append(_regression(result.regression_result, result.model_spec, call.target, task.signature))
     return tuple(results)
+
+
+def one_each(result: _Result, examples: Examples) -> _Result:
+    """What a server says of examples; of another number of results nobody knows whose each of them is."""
+    received, expected = (
+        len(result.rows if isinstance(result, Classification) else result.values),
+        len(examples.examples),
+    )
+    if received != expected:
+        raise ProtocolError(f"Expected {expected} results, one for each example; received {received}.")
+    return result
 
 
 def examples_json(signature: str, examples: Examples) -> bytes:

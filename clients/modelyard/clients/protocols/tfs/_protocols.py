@@ -87,22 +87,26 @@ class GrpcProtocol(Protocol):
         return grpc_probe()
 
     def classify(self, call: ExamplesCall) -> Flow[Classification]:
-        body = _example_messages.classify_message(call.target, call.signature, to_examples(call))
+        examples = to_examples(call)
+        body = _example_messages.classify_message(call.target, call.signature, examples)
         answer = yield Call(path=PREDICTION_SERVICE["Classify"].path, body=body)
-        return _example_messages.classification_from_message(answer.body, call)
+        return _example_messages.one_each(_example_messages.classification_from_message(answer.body, call), examples)
 
     def regress(self, call: ExamplesCall) -> Flow[Regression]:
-        body = _example_messages.regress_message(call.target, call.signature, to_examples(call))
+        examples = to_examples(call)
+        body = _example_messages.regress_message(call.target, call.signature, examples)
         answer = yield Call(path=PREDICTION_SERVICE["Regress"].path, body=body)
-        return _example_messages.regression_from_message(answer.body, call)
+        return _example_messages.one_each(_example_messages.regression_from_message(answer.body, call), examples)
 
     def multi_inference(
         self, call: ExamplesCall, tasks: Sequence[InferenceTask]
     ) -> Flow[tuple[Classification | Regression, ...]]:
         """Runs several signatures over the same examples, in one call and on one version."""
-        body = _example_messages.multi_inference_message(call.target, tasks, to_examples(call))
+        examples = to_examples(call)
+        body = _example_messages.multi_inference_message(call.target, tasks, examples)
         answer = yield Call(path=PREDICTION_SERVICE["MultiInference"].path, body=body)
-        return _example_messages.multi_inference_from_message(answer.body, call, tasks)
+        results = _example_messages.multi_inference_from_message(answer.body, call, tasks)
+        return tuple(_example_messages.one_each(result, examples) for result in results)
 
     def reload_config(self, models: Sequence[ModelConfig]) -> Flow[None]:
         """Replaces the server's list of models; never sent twice."""
@@ -155,14 +159,16 @@ class RestProtocol(Protocol):
         return True
 
     def classify(self, call: ExamplesCall) -> Flow[Classification]:
-        body = _example_messages.examples_json(call.signature, to_examples(call))
+        examples = to_examples(call)
+        body = _example_messages.examples_json(call.signature, examples)
         answer = yield Call(path=f"{model_path(call.target)}:classify", body=body)
-        return _example_messages.classification_from_json(answer.body, call)
+        return _example_messages.one_each(_example_messages.classification_from_json(answer.body, call), examples)
 
     def regress(self, call: ExamplesCall) -> Flow[Regression]:
-        body = _example_messages.examples_json(call.signature, to_examples(call))
+        examples = to_examples(call)
+        body = _example_messages.examples_json(call.signature, examples)
         answer = yield Call(path=f"{model_path(call.target)}:regress", body=body)
-        return _example_messages.regression_from_json(answer.body, call)
+        return _example_messages.one_each(_example_messages.regression_from_json(answer.body, call), examples)
 
     def multi_inference(
         self, call: ExamplesCall, tasks: Sequence[InferenceTask]
