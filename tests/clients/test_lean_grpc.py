@@ -83,6 +83,7 @@ BAD = {
     "another protocol": b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n",
     "frames of one byte": frame(SETTINGS, 0, 0, b"\0\5\0\0\0\1"),
     "frames of 4 GB": frame(SETTINGS, 0, 0, b"\0\5\xff\xff\xff\xff"),
+    "settings that take a second": HELLO + frame(SETTINGS, 0, 0, 170_000 * b"\0\4\0\1\0\0"),
     "a window of 4 GB": frame(SETTINGS, 0, 0, b"\0\4\xff\xff\xff\xff"),
     "a large ping": HELLO + frame(PING, 0, 0, b"x" * 1000),
     "no settings": frame(PING, 0, 0, b"12345678"),

@@ -36,6 +36,8 @@ _MAX_BLOCK = 1 << 14
 _MOST_BLOCKS = 16
 #: Frames that neither begin nor end a call nor move its data on; PINGs that measure a window are one a round trip.
 _MOST_CONTROL = 10_000
+#: Settings in a frame: there are less than ten, and one of a window is for every call that is under way.
+_MOST_SETTINGS = 32
 #: Smaller parts of an answer are collected: an object for each takes many times their size.
 _SMALL = 4096
 #: The windows are refilled when half of them is used.
@@ -299,6 +301,8 @@ class Connection:
             raise ProtocolError(f"An HTTP/2 peer sent {_MOST_CONTROL} frames that carry nothing of an answer.")
 
     def _settings(self, payload: bytes) -> None:
+        if len(payload) > 6 * _MOST_SETTINGS:
+            raise ProtocolError(f"An HTTP/2 peer sent {len(payload) // 6} settings in a frame; expected a few.")
         for at in range(0, len(payload) - 5, 6):
             number, value = int.from_bytes(payload[at : at + 2]), int.from_bytes(payload[at + 2 : at + 6])
             if number == _SETTING_STREAMS:
