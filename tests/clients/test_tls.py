@@ -16,9 +16,11 @@ from typing import Any
 import grpc
 import pytest
 
-from modelyard.clients import ClientOptions, TlsOptions, connect
+from modelyard.clients import ClientOptions, RetryOptions, TlsOptions, connect
 from modelyard.errors import ConfigurationError, ProtocolError, UnavailableError
 from modelyard.wire import MODEL_SERVICE, serving_pb2
+from tests.clients.conftest import connected, peer
+from tests.clients.http2_script import GOAWAY, HELLO, frame
 
 STATUS = b'{"model_version_status": [{"version": "3", "state": "AVAILABLE"}]}'
 
@@ -203,3 +205,33 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(
         with connect(f"{scheme}://localhost:1", options) as client:
             client.status("m", timeout_s=20)
     assert "pass phrase" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("kind", ["", "async"])
+def test_a_goodbye_that_comes_with_the_handshake_ends_the_call(certificate: tuple[Path, Path], kind: str) -> None:
+    key, cert = certificate
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    context.set_alpn_protocols(["h2"])
+    # The last word of this handshake is the server's: what it says next is in the same packet.
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    def serve(connection: socket.socket) -> None:
+        received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(received, sent, server_side=True)
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                connection.sendall(sent.read())
+                received.write(connection.recv(1 << 16))
+        tls.write(HELLO + frame(GOAWAY, 0, 0, bytes(8)))
+        connection.sendall(sent.read())
+        while connection.recv(1 << 16):
+            pass
+
+    options = ClientOptions(tls=TlsOptions(ca=cert), retry=RetryOptions(attempts=1))
+    with peer(serve) as port, connected(f"grpcs://localhost:{port}", kind, options) as client:
+        with pytest.raises(UnavailableError):
+            client.status("m", timeout_s=5)

@@ -70,6 +70,9 @@ class _Channel(Channel):
         return not self._core.streams
 
     async def call(self, send: Send[object], deadline: float) -> Http2Stream:
+        if self._core.closing is not None:
+            # A goodbye may come with the end of TLS's handshake; what is asked after it has no answer.
+            raise EOFError(self._core.closing)
         stream = self._codec.start(self._core, send)
         waiter = self._waiters[stream.number] = self._begin(deadline)
         # Calls that begin in one turn of the loop share writes, but the server shall not wait for the last of them.
