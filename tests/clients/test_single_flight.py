@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +20,7 @@ from modelyard import errors
 from modelyard.clients import AsyncClient, ClientOptions, connect, connect_async
 from tests.clients.conftest import peer
 from tests.clients.http_script import read_message
+from tests.support.waiting import until
 
 _X = {"name": "x", "dtype": "DT_FLOAT", "tensor_shape": {"dim": [{"size": "-1"}]}}
 _METADATA = {
@@ -165,3 +169,29 @@ def test_a_server_that_names_other_signatures_each_time_fills_no_memory() -> Non
                 client.predict("m", _ROWS)
         assert len(asked) >= 8
         assert len(client._engine.protocol._cache) < 1500
+
+
+#: A thread asks, and waits for the answer, while the process is forked; the parent hands its child's exit code on.
+FORKED = """
+import os, sys, threading, time
+from modelyard.clients import connect
+client = connect(sys.argv[1])
+threading.Thread(target=client.predict, args=("m", {"x": [1.0]})).start()
+while not client._engine.protocol._questions:
+    time.sleep(0.01)
+child = os.fork()
+if not child:
+    os._exit(0 if client.predict("m", {"x": [1.0]}, timeout_s=10)["y"].tolist() == [2.0] else 3)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_asks_itself() -> None:
+    model = Model()
+    with model.serve() as url:
+        with subprocess.Popen([sys.executable, "-c", FORKED, url]) as process:
+            until(lambda: model.asked == 2 or process.poll() is not None)
+            model.gate.set()
+            assert process.wait(30) == 0
+    assert model.asked == 2

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -145,7 +146,8 @@ class Protocol(ABC):
     def __init__(self, *, metadata_ttl_s: float) -> None:
         self._ttl_s = metadata_ttl_s
         self._cache: dict[tuple[Target, str], _Known] = {}
-        self._questions: dict[tuple[Target, str], Question] = {}
+        #: With the process: a fork leaves behind the threads that ask.
+        self._questions: dict[tuple[int, Target, str], Question] = {}
 
     @abstractmethod
     def predict(self, call: PredictCall) -> Flow[Prediction]:
@@ -224,9 +226,10 @@ class Protocol(ABC):
 
     def _ask_once(self, key: tuple[Target, str], old: _Known | None) -> Flow[_Known]:
         """Asks, or waits for the answer to another operation that does."""
+        asked = (os.getpid(), *key)
         while True:
             mine = Question()
-            question = self._questions.setdefault(key, mine)
+            question = self._questions.setdefault(asked, mine)
             if question is mine:
                 break
             yield Pause(seconds=math.inf, until=question)
@@ -249,7 +252,7 @@ class Protocol(ABC):
             mine.error = exc
             raise
         finally:
-            del self._questions[key]
+            del self._questions[asked]
             mine.close()
             # An error has this frame in its traceback: it would wait for the garbage collector.
             del mine, question
