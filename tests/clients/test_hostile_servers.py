@@ -9,7 +9,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -42,6 +42,7 @@ from tests.clients.http2_script import (
     OK,
     PADDED,
     PING,
+    PREFACE,
     SETTINGS,
     STATUS,
     WINDOW,
@@ -204,6 +205,35 @@ def test_a_connection_that_says_nothing_is_left() -> None:
     with peer(serve) as port:
         asyncio.run(run(port))
     assert len(opened) == 2
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_server_that_reads_nothing_keeps_one_body(cancelled: bool) -> None:
+    opened: list[int] = []
+
+    def serve(connection: socket.socket) -> None:
+        opened.append(1)
+        Http2Peer(connection).read(len(PREFACE))
+        # Windows that take any request, and then signs of life.
+        connection.sendall(frame(SETTINGS, 0, 0, b"\0\4\x7f\xff\xff\xff") + frame(WINDOW, 0, 0, b"\x7f\xff\0\0"))
+        while True:
+            connection.sendall(frame(PING, 0, 0, b"12345678"))
+            time.sleep(0.05)
+
+    async def run(port: int) -> None:
+        inputs = {"x": np.zeros(1 << 23, np.float32)}
+        async with connect_async(f"grpc://127.0.0.1:{port}", ONCE) as client:
+            for _ in range(3):
+                with pytest.raises((errors.DeadlineExceededError, TimeoutError)):
+                    async with asyncio.timeout(0.5 if cancelled else None):
+                        await client.predict("m", inputs, timeout_s=20 if cancelled else 0.5)
+            (transport,) = client._engine.pool.all_transports
+            channels = cast(Any, transport)._pool._channels
+            assert sum(channel.unread for channel in channels) < 2 * inputs["x"].nbytes
+
+    with peer(serve) as port:
+        asyncio.run(run(port))
+    assert len(opened) == 3
 
 
 @pytest.mark.parametrize("kind", ["", "async"])

@@ -69,6 +69,11 @@ class _Channel(Channel):
     def idle(self) -> bool:
         return not self._core.streams
 
+    @property
+    def unread(self) -> int:
+        """Bytes that wait to be sent."""
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+
     async def call(self, send: Send[object], deadline: float) -> Http2Stream:
         if self._core.closing is not None:
             # A goodbye may come with the end of TLS's handshake; what is asked after it has no answer.
@@ -93,6 +98,8 @@ class _Channel(Channel):
             self._end(waiter)
             if not stream.done:
                 self._core.cancel(stream)
+                # What the server has not read stays here, and each further call would add to it.
+                self._silent = self._silent or self.unread > 0
                 self._flush_soon()
         return stream
 
