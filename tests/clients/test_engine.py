@@ -190,7 +190,8 @@ def test_a_second_request_wins_over_a_silent_first(kind: str) -> None:
 
 
 def test_hedged_threads_meet_their_deadline_however_many_they_are() -> None:
-    options = ClientOptions(hedge_after_s=0.05, timeout_s=1.5, max_connections=200)
+    retry = RetryOptions(budget=64)
+    options = ClientOptions(hedge_after_s=0.05, timeout_s=1.5, max_connections=200, retry=retry)
     took: list[float] = []
 
     with rest_server(Script("silent")) as url, connect(url, options) as client:
@@ -207,6 +208,17 @@ def test_hedged_threads_meet_their_deadline_however_many_they_are() -> None:
         for thread in threads:
             thread.join()
     assert len(took) == 64 and max(took) < 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_slow_servers_get_no_more_hedged_calls_than_the_budget_has(kind: str) -> None:
+    script = Script("silent")
+    options = ClientOptions(hedge_after_s=0.02, retry=RetryOptions(attempts=1, budget=1, budget_ratio=0.1))
+    with SERVERS[kind[:4]](script) as url, connected(url, kind, options) as client:
+        for sent in (2, 3):
+            with pytest.raises(errors.DeadlineExceededError):
+                client.status("m", timeout_s=0.5)
+            assert len(script.seen) == sent
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -74,7 +74,8 @@ class AsyncRunner:
         try:
             done, running = await asyncio.wait(running, timeout=race.delay_s)
             if not done:
-                running.add(asyncio.create_task(race.second.endpoint.transport.send(race.second)))
+                if race.allowed():
+                    running.add(asyncio.create_task(race.second.endpoint.transport.send(race.second)))
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 if running and all(item.exception() is not None for item in done):
                     # One failed: the other one may still answer.

@@ -62,7 +62,7 @@ class Runner:
         _start(race.first, outcomes)
         with contextlib.suppress(queue.Empty):
             return _result(outcomes.get(timeout=race.delay_s))
-        hedged = not self._stop.is_set()
+        hedged = not self._stop.is_set() and race.allowed()
         if hedged:
             _start(race.second, outcomes)
         try:

@@ -11,7 +11,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -47,11 +47,16 @@ class Send(Generic[_T_co]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Race(Generic[_T]):
-    """Two calls, of which the first answer counts; ``second`` is sent where there is none after ``delay_s``."""
+    """Two calls, of which the first answer counts; ``second`` is sent where there is none after ``delay_s``.
+
+    ``allowed`` is asked then whether it may be sent: servers that are slow because they are overloaded shall not get
+    twice as much.
+    """
 
     first: Send[_T]
     second: Send[_T]
     delay_s: float
+    allowed: Callable[[], bool]
 
 
 Effect = Send[_T] | Race[_T] | Pause
@@ -211,7 +216,8 @@ class Engine(Generic[_T]):
                 return (yield first)
             other = self.pool.acquire(tried)
             try:
-                return (yield Race(first, Send(other, call, headers, left - delay_s), delay_s))
+                second = Send(other, call, headers, left - delay_s)
+                return (yield Race(first, second, delay_s, self._budget.spend))
             finally:
                 self.pool.release(other)
         except DeadlineExceededError as exc:

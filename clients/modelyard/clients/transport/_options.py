@@ -25,10 +25,10 @@ class RetryOptions:
     Only UNAVAILABLE and RESOURCE_EXHAUSTED (HTTP 503 and 429) are repeated, and never ``reload_config``.
     Pauses grow exponentially with full jitter (Brooker, "Exponential Backoff And Jitter", AWS 2015);
     a ``retry-after`` of the server is the least pause. The budget is gRPC's idea (proposal A6,
-    "retry throttling"): every call adds ``budget_ratio`` tokens, every repetition takes one.
+    "retry throttling"): every call adds ``budget_ratio`` tokens, every repetition and every hedged call takes one.
 
     Attributes:
-        attempts: Times a call is sent at most, the first included.
+        attempts: Times a call is sent at most, the first included, and not those that hedge another.
         first_pause_s: Longest pause before the second attempt.
         longest_pause_s: Longest pause before any.
         budget: Tokens at most, and at the start.
@@ -109,7 +109,7 @@ class ClientOptions:
             version, or about a label, is believed. Versions never change.
         retry: When a call is sent again.
         hedge_after_s: Seconds without an answer after which the same call is sent a second time, and the
-            first answer wins; None for never. Only for calls that may be repeated.
+            first answer wins; None for never. Only for calls that may be repeated, and within the budget of ``retry``.
         balance: How calls spread over several addresses.
         tls: Whom to trust, for ``grpcs`` and ``https``.
         metadata: gRPC metadata or HTTP headers of every call.
