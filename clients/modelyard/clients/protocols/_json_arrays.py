@@ -29,9 +29,22 @@ def numbers_of_json(value: object, wanted: np.dtype[Any]) -> npt.NDArray[Any]:
     # Numpy would read text as numbers, and where it is alone take its length for every other value, too.
     if wrong := _kinds(value) - accepted:
         raise ValueError(f"received {' and '.join(sorted(_NAMES.get(kind, kind.__name__) for kind in wrong))}")
+    if wanted.kind in "iu":
+        return _integers(value, wanted)
     with np.errstate(over="ignore", under="ignore"):
         # bfloat16's own package takes no integers of more than 63 bits.
         return np.array(value, dtype=np.float32 if wanted.kind == "V" else wanted).astype(wanted, copy=False)
+
+
+def _integers(value: object, wanted: np.dtype[Any]) -> npt.NDArray[Any]:
+    # Told the dtype, numpy 1 wraps around what that cannot hold.
+    array, limits = np.array(value), np.iinfo(wanted)
+    if array.dtype.kind not in "iu":
+        # Integers of which some need 64 bits without a sign, or more, were taken for floats.
+        array = np.array(value, dtype=object)
+    if array.size and (array.min() < limits.min or array.max() > limits.max):
+        raise OverflowError(f"received integers beyond {limits.min} to {limits.max}")
+    return array.astype(wanted, copy=False)
 
 
 def strings_of_json(value: object) -> npt.NDArray[Any]:
