@@ -62,7 +62,8 @@ class ModelyardError(Exception):
         request_id: The ``x-request-id`` of the call that failed; None where no call was made.
         model: The model that the call was for; None where that is not known.
         server_message: What the server said, word for word; None where it said nothing.
-        retry_after_s: Seconds after which the server wants to be asked again; None where it did not say.
+        retry_after_s: Seconds after which the server wants to be asked again, infinite for never; None where it did not
+            say.
     """
 
     def __init__(self, message: str) -> None:

@@ -212,6 +212,25 @@ def test_endings_have_a_class(ending: bytes, kind: type[errors.ModelyardError], 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("pushback", "times"), [("1", 4), ("-1", 1), ("later", 1)])
+def test_a_server_that_wants_no_repetition_gets_none(pushback: str, times: int, kind: str) -> None:
+    asked: list[int] = []
+    refusal = OK + trailers(grpc_status="14", grpc_message="busy", grpc_retry_pushback_ms=pushback)
+
+    def serve(connection: socket.socket) -> None:
+        one = Http2Peer(connection)
+        connection.sendall(HELLO)
+        while True:
+            asked.append(one.request()[0])
+            connection.sendall(frame(HEADERS, END | END_HEADERS, asked[-1], refusal))
+
+    with speaking(serve, kind, ClientOptions()) as client:
+        with pytest.raises(errors.UnavailableError, match="busy"):
+            client.status("m", timeout_s=10)
+    assert len(asked) == times
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ending", [frame(RESET, 0, 1, b"\0\0\0\7"), frame(GOAWAY, 0, 0, b"\0" * 8), b""])
 def test_a_refused_call_is_sent_again(ending: bytes, kind: str) -> None:
     first = threading.Lock()

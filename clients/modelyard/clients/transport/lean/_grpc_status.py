@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from modelyard.errors import DeadlineExceededError, ModelyardError, UnavailableError
@@ -25,6 +26,11 @@ def error_of_status(
 
 def _retry_after(trailers: Iterable[tuple[str, str | bytes]]) -> float | None:
     for name, value in trailers:
-        if name in (_RETRY_AFTER, _PUSHBACK) and isinstance(value, str) and (number := decimal(value)) is not None:
+        if name not in (_RETRY_AFTER, _PUSHBACK) or not isinstance(value, str):
+            continue
+        if (number := decimal(value)) is not None:
             return number / (1000 if name == _PUSHBACK else 1)
+        if name == _PUSHBACK:
+            # gRPC's proposal A6: a server that says this, or anything else than a number, wants no repetition.
+            return math.inf
     return None
