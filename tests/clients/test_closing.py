@@ -14,6 +14,7 @@ import pytest
 
 from modelyard import errors
 from modelyard.clients import ClientOptions, RetryOptions, connect, connect_async
+from tests.clients.conftest import peer
 from tests.clients.test_engine import QUICK, SERVERS, Script, rest_server
 from tests.support.waiting import until, until_async
 
@@ -76,6 +77,21 @@ def test_closing_a_blocking_client_of_a_library_ends_its_calls_and_its_thread() 
         connect(url, ClientOptions(transport="library", timeout_s=30)).status("m")
         gc.collect()
         until(lambda: not threads())
+
+
+def test_closing_a_blocking_client_of_a_library_leaves_no_task(caplog: pytest.LogCaptureFixture) -> None:
+    def too_long(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + bytes(500_000))
+        connection.recv(1)
+
+    for _ in range(10):
+        options = ClientOptions(transport="library", max_message_bytes=1000)
+        with peer(too_long) as port, connect(f"http://127.0.0.1:{port}", options) as client:
+            with pytest.raises(errors.RequestTooLargeError):
+                client.status("m", timeout_s=10)
+    gc.collect()
+    assert not caplog.records
 
 
 def test_a_blocking_client_that_is_closed_hedges_no_call() -> None:

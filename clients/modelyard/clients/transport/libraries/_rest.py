@@ -151,11 +151,14 @@ def _run(loop: asyncio.AbstractEventLoop, transport: AsyncHttpxTransport) -> Non
 
 
 async def _end(transport: AsyncHttpxTransport) -> None:
-    calls = asyncio.all_tasks() - {asyncio.current_task()}
-    for call in calls:
+    own = {asyncio.current_task()}
+    for call in asyncio.all_tasks() - own:
         call.cancel()
-    await asyncio.gather(*calls, return_exceptions=True)
+    await asyncio.gather(*asyncio.all_tasks() - own, return_exceptions=True)
     await transport.close()
+    # httpx's generators of an answer that was not read to its end are closed by tasks, one after the other.
+    while await asyncio.sleep(0, True) and (left := asyncio.all_tasks() - own):
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 class _Body:
