@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from modelyard.artifact import (
     load_trusted_keys,
     sign_version,
 )
+from modelyard.artifact import verify_files as _verify
 from modelyard.errors import ArtifactError, IntegrityError, ManifestError
 from modelyard.serving.config import LoadOptions, ModelConfig, WatchOptions
 from modelyard.serving.repository import ModelManager
@@ -105,3 +107,21 @@ def test_what_is_not_signed_is_not_copied(tmp_path: Path, signed: ModelVersion, 
     assert not (tmp_path / "cache").exists()
     assert VersionCache("m", tmp_path / "cache").fetch(signed) == signed.path
     shutil.rmtree(signed.path)
+
+
+def test_of_two_processes_that_copy_at_once_both_have_it(
+    tmp_path: Path, signed: ModelVersion, keys: tuple[TrustedKey, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as two servers with one ``--remote_cache_dir``."""
+    first, second = (VersionCache("m", tmp_path / "cache", keys) for _ in range(2))
+    copied: list[Path] = []
+
+    def verify_files(*arguments: Any) -> None:
+        if not copied:
+            copied.append(Path())
+            copied[0] = second.fetch(signed)
+        _verify(*arguments)
+
+    monkeypatch.setattr("modelyard.serving.repository._cache.verify_files", verify_files)
+    assert [first.fetch(signed)] == copied
+    assert list(copied[0].parent.iterdir()) == copied

@@ -144,7 +144,13 @@ class VersionCache:
                 copy = scratch / str(version.number)
                 copy.mkdir()
                 fill(copy)
-                copy.rename(target)
+                try:
+                    copy.rename(target)
+                except OSError:
+                    # Another process has made it meanwhile.
+                    if not target.is_dir():
+                        raise
+                    check(target)
         except OSError as exc:
             raise LoadError(
                 f"{version.path} cannot be copied to this machine: {exc}; expected a folder to write to, with room for "
