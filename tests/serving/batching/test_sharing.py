@@ -159,6 +159,13 @@ def test_rows_are_those_of_an_open_first_size(clock: Clock, shape: tuple[int, ..
     assert {np.array(batch).shape[1:] for batch in model.batches} == {tuple(map(abs, shape[1:])) for _ in graphs}
 
 
+def test_integers_are_tried_that_any_table_has() -> None:
+    spec = TensorSpec(name="x", dtype="int32", shape=(-1, 50))
+    outputs = (TensorSpec(name="y", dtype="float32", shape=(-1,)),)
+    batch = _sharing.probe(Signature(inputs=(spec,), outputs=outputs, compute="g"), 8)
+    assert batch is not None and batch["x"].dtype == np.int32 and set(batch["x"].ravel().tolist()) == {0, 1}
+
+
 def proven(model: Doubler, *verdicts: str, gainless: bool = False) -> frozenset[str]:
     names = [f"s{index}" for index in range(len(verdicts))]
     loaded = replace(
