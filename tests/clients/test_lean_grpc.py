@@ -554,5 +554,7 @@ def test_health_checks_share_connections(affine_server: RunningServer, kind: str
         # Calls keep an event loop running; they go to the other server.
         while len(asked) < 10:
             endpoint.in_flight = 1000
-            client.predict("affine", {"x": np.zeros(1, np.float32)}, timeout_s=10)
+            # One that goes to this server after all gets the answer of a health check, which is no prediction.
+            with contextlib.suppress(errors.ProtocolError):
+                client.predict("affine", {"x": np.zeros(1, np.float32)}, timeout_s=10)
     assert len(opened) <= 2

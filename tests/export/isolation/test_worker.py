@@ -331,7 +331,7 @@ def test_a_file_is_exported_elsewhere_from_the_start(model: keras.Model, tmp_pat
             report.version.path / "onnx" / "serving_default.onnx",
             tmp_path / "again",
             data=DATA,
-            options=replace(OPTIONS, latency_calls=20_000),
+            options=replace(OPTIONS, latency_calls=200_000),
             progress=killing("verify onnx serving_default"),
         )
     assert list((tmp_path / "again").iterdir()) == []
