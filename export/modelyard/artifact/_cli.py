@@ -195,8 +195,10 @@ def _show(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     seen = damaged = 0
     keys = load_trusted_keys(arguments.trusted_key)
-    # A version beside models hides none of them: servers of the repository take these.
-    models = dict.fromkeys([*_models(arguments.path), *(arguments.path / name for name in list_models(arguments.path))])
+    models = _models(arguments.path)
+    if models == [arguments.path]:
+        # A version beside models hides none of them: servers of the repository take these.
+        models += [arguments.path / name for name in list_models(arguments.path)]
     for model in models:
         for version in _versions(model):
             try:

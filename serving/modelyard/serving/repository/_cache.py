@@ -88,7 +88,7 @@ class VersionCache:
                     check_size(version.path / entry.path, tree[entry.path].bytes, entry)
                 # What is not there any more, the check below says in its own words.
                 with contextlib.suppress(FileNotFoundError):
-                    _download(version.path / entry.path, copy / entry.path, most=entry.bytes + 1)
+                    _download(version.path / entry.path, copy / entry.path, entry.bytes)
             (copy / MANIFEST_NAME).write_bytes(content)
             try:
                 check(copy)
@@ -111,8 +111,8 @@ class VersionCache:
 
         def fill(copy: Path) -> None:
             try:
-                for name in files:
-                    _download(version.path / name, copy / name)
+                for name, size in sizes.items():
+                    _download(version.path / name, copy / name, size)
                 changed = _files_of(version) != files or _sizes(copy) != sizes
             except FileNotFoundError:
                 changed = True
@@ -192,13 +192,14 @@ def _files_of(version: RemoteVersion) -> dict[str, RemoteFile]:
     return files
 
 
-def _download(source: Location, target: Path, *, most: int = 0) -> None:
-    """Copies a file, of a local one so many bytes at most."""
+def _download(source: Location, target: Path, size: int) -> None:
+    """Copies a file, of a local one no more than a byte beyond the size that it should have."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(source, RemotePath):
         source.download(target)
         return
     # Others may write there: it is no pipe, which would wait, and has an end.
+    most = size + 1
     with open(source, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             with target.open("xb") as copy:
