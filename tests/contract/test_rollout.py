@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in (1, 2, 3):
         publish_affine(models / "split", slope=float(number), intercept=0.0)
     # Slow ones take several times their limit even where a core multiplies 100 billion numbers a second.
-    for name, loops in (("shadowed", 10), ("slow", 100)):
+    for name, loops in (("shadowed", 40), ("slow", 100)):
         publish_affine(models / name, slope=1.0, intercept=0.0)
         publish_slow(models / name, loops=loops)
     publish_names(models / "names", ["ankle boot", "bag", "coat"])
