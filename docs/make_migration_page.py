@@ -22,7 +22,7 @@ model directories, configuration files, requests, answers and errors are TensorF
   `pip install 'modelyard[openvino]'`, and `--runtime=openvino` where TensorFlow is installed, too. Or
   `modelyard export` writes ONNX and TFLite files, verified against the SavedModel, that need neither.
 - **Models and configuration files in `gs://` and `s3://`** need `pip install 'modelyard[remote]'`; versions are copied
-  to this machine (`--remote_cache_dir`) before they are loaded.
+  to this machine (`--remote_cache_dir`) before they are loaded. `S3_ENDPOINT` and its kind name the store as upstream.
 - **Operations of TensorFlow Text and TensorFlow Decision Forests**, which upstream's server has built in, come with
   their packages: `pip install tensorflow-text`, or `tensorflow-decision-forests`, for the TensorFlow that is installed.
   They are imported where a model needs them.

@@ -30,8 +30,9 @@ from modelyard.artifact import (
 )
 from modelyard.cli import main
 from modelyard.errors import ArtifactError, ConfigurationError, IntegrityError, ModelNotFoundError
+from tests.support.certificates import self_signed
 from tests.support.models import publish_affine
-from tests.support.object_store import s3
+from tests.support.object_store import s3, s3_over_tls
 from tests.support.waiting import until
 
 
@@ -46,6 +47,41 @@ def test_what_a_location_is() -> None:
     place = locate("memory://bucket/models/")
     assert isinstance(place, RemotePath) and str(place / "m") == "memory://bucket/models/m"
     assert (place.name, str(place.parent), locate(place)) == ("models", "memory://bucket", place)
+
+
+def test_the_variables_of_tensorflow_s_s3_file_system(
+    store: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read() -> bytes:
+        return (RemotePath("s3://artifacts/variables") / "object").read_bytes()
+
+    (RemotePath("s3://artifacts/variables") / "object").write_bytes(b"content")
+    plain = os.environ["AWS_ENDPOINT_URL"]
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    monkeypatch.setenv("AWS_REGION", "eu-west-3")
+    monkeypatch.setenv("S3_ENDPOINT", "127.0.0.1:9")
+    # AWS's own wins.
+    assert read() == b"content"
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(ArtifactError, match="https://127.0.0.1:9/.*S3_ENDPOINT"):
+        read()
+    monkeypatch.setenv("S3_ENDPOINT", plain)
+    assert read() == b"content"
+    monkeypatch.setenv("S3_ENDPOINT", plain.removeprefix("http://"))
+    monkeypatch.setenv("S3_USE_HTTPS", "0")
+    assert read() == b"content"
+    monkeypatch.setenv("S3_USE_HTTPS", "1")
+    key, certificate = self_signed(tmp_path)
+    with s3_over_tls(key, certificate) as endpoint:
+        monkeypatch.setenv("S3_ENDPOINT", endpoint)
+        with pytest.raises(ArtifactError, match="CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+            read()
+        monkeypatch.setenv("S3_CA_FILE", str(certificate))
+        assert read() == b"content"
+        monkeypatch.setenv("S3_CA_FILE", "")
+        monkeypatch.setenv("S3_VERIFY_SSL", "0")
+        assert read() == b"content"
 
 
 def test_gs_is_google_s_store() -> None:

@@ -8,7 +8,6 @@ import gzip
 import os
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -58,6 +57,7 @@ from tests.clients.http2_script import (
     message,
     trailers,
 )
+from tests.support.certificates import self_signed
 from tests.support.server import RunningServer
 
 KINDS = ["", "async"]
@@ -509,16 +509,7 @@ def test_many_calls_at_a_time_get_their_own_answers(affine_server: RunningServer
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tls_without_http2_is_unavailable(tmp_path: Path, kind: str) -> None:
-    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
-    subprocess.run(
-        [
-            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-            "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost",
-            "-addext", "subjectAltName=DNS:localhost",
-        ],
-        check=True,
-        capture_output=True,
-    )  # fmt: skip
+    key, cert = self_signed(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
 

@@ -21,25 +21,14 @@ from modelyard.errors import ConfigurationError, ProtocolError, UnavailableError
 from modelyard.wire import MODEL_SERVICE, serving_pb2
 from tests.clients.conftest import connected, peer
 from tests.clients.http2_script import GOAWAY, HELLO, frame
+from tests.support.certificates import self_signed
 
 STATUS = b'{"model_version_status": [{"version": "3", "state": "AVAILABLE"}]}'
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for localhost that signs itself, made by the openssl command."""
-    folder = tmp_path_factory.mktemp("tls")
-    key, cert = folder / "key.pem", folder / "cert.pem"
-    subprocess.run(
-        [
-            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-            "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost",
-            "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
-        ],
-        check=True,
-        capture_output=True,
-    )  # fmt: skip
-    return key, cert
+    return self_signed(tmp_path_factory.mktemp("tls"))
 
 
 @contextlib.contextmanager

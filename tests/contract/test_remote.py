@@ -90,8 +90,11 @@ def test_versions_come_and_go_in_the_store(environment: Mapping[str, str], tmp_p
 
 
 def test_a_saved_model_that_others_put_there(environment: Mapping[str, str], tmp_path: Path) -> None:
-    """As it was put there for TensorFlow Serving, with no manifest."""
+    """As it was put there for TensorFlow Serving, with no manifest, and the store named by TensorFlow's variables."""
     import s3fs
+
+    endpoint = environment["AWS_ENDPOINT_URL"].removeprefix("http://")
+    named = {**environment, "AWS_ENDPOINT_URL": "", "S3_ENDPOINT": endpoint, "S3_USE_HTTPS": "0"}
 
     model_dir, saved = RemotePath("s3://models/foreign"), tmp_path / "saved"
     save_half_plus_two(saved)
@@ -99,7 +102,7 @@ def test_a_saved_model_that_others_put_there(environment: Mapping[str, str], tmp
     # As the store's console makes a folder.
     s3fs.S3FileSystem().call_s3("put_object", Bucket="models", Key="foreign/00001/assets/", Body=b"")
     flags = [f"--remote_cache_dir={tmp_path / 'cache'}"]
-    with serve("s3://models/foreign", model="m", log_dir=tmp_path, flags=flags, env=environment) as server:
+    with serve("s3://models/foreign", model="m", log_dir=tmp_path, flags=flags, env=named) as server:
         assert ask(server, "m") == 2.5
         # Somebody publishes, or has been interrupted.
         (model_dir / ".staging-2").write_bytes(b"claim")

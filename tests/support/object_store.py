@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from unittest import mock
 
 
@@ -43,3 +45,21 @@ def s3_at(port: int) -> Iterator[str]:
         yield "http://{}:{}".format(*server.get_host_and_port())
     finally:
         server.stop()
+
+
+@contextlib.contextmanager
+def s3_over_tls(key: Path, certificate: Path) -> Iterator[str]:
+    """Yields ``host:port`` of a store behind TLS, with the objects of this process's other stores."""
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    application = DomainDispatcherApplication(create_backend_app)
+    server = make_server("127.0.0.1", 0, application, threaded=True, ssl_context=(str(certificate), str(key)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()

@@ -14,7 +14,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from modelyard.lazy import needs_extra
 
 _HINT = {
     "s3": "credentials are looked for as by every AWS tool (AWS_ACCESS_KEY_ID, AWS_PROFILE, ...); AWS_ENDPOINT_URL "
-    "names another store than Amazon's",
+    "names another store than Amazon's, as TensorFlow's S3_ENDPOINT does",
     "gs": "credentials are looked for as by every Google tool (GOOGLE_APPLICATION_CREDENTIALS, ...)",
 }
 
@@ -66,7 +66,8 @@ class RemotePath:
             core = importlib.import_module("fsspec.core")
         try:
             # Another process may have changed what is there a moment ago: nothing is remembered.
-            self._fs, self._path = core.url_to_fs(self._url, use_listings_cache=False)
+            options = _s3_options(os.environ) if self.protocol in {"s3", "s3a"} else {}
+            self._fs, self._path = core.url_to_fs(self._url, use_listings_cache=False, **options)
         except ImportError as exc:
             package = {"s3": "s3fs", "gs": "gcsfs"}.get(self.protocol, self.protocol)
             raise MissingDependencyError(package=package, extra="remote", purpose=f"{url}") from exc
@@ -259,6 +260,26 @@ def locate(text: str | Path | RemotePath) -> Location:
         return text
     rest = text.removeprefix("file://")
     return RemotePath(rest) if "://" in rest else Path(rest)
+
+
+def _s3_options(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Options of fsspec by the variables of TensorFlow's S3 file system; where AWS has one, its own wins.
+
+    Deployments of TensorFlow Serving name their store by them: S3_ENDPOINT is a host and a port, with a scheme or not.
+    """
+    client: dict[str, Any] = {}
+    endpoint = environ.get("S3_ENDPOINT", "")
+    if endpoint and not (environ.get("AWS_ENDPOINT_URL") or environ.get("AWS_ENDPOINT_URL_S3")):
+        scheme = "http" if environ.get("S3_USE_HTTPS", "").startswith("0") else "https"
+        client["endpoint_url"] = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
+        if environ.get("S3_VERIFY_SSL", "").startswith("0"):
+            client["verify"] = False
+        elif environ.get("S3_CA_FILE"):
+            client["verify"] = environ["S3_CA_FILE"]
+    region = environ.get("AWS_REGION") or environ.get("S3_REGION")
+    if region and not environ.get("AWS_DEFAULT_REGION"):
+        client["region_name"] = region
+    return {"client_kwargs": client} if client else {}
 
 
 def _stamp(info: dict[str, Any]) -> str:

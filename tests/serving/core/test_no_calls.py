@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import subprocess
 import time
 import zlib
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import pytest
 from modelyard.clients.http import encode_fields
 from tests.serving.core.frames import DATA, HEADERS, METHOD, PREFACE, STREAM, call_head, fields_of, frame, frames
 from tests.serving.core.test_limits import connected, serving
+from tests.support.certificates import self_signed
 from tests.support.server import free_port
 from tests.support.waiting import until
 
@@ -45,10 +45,7 @@ def test_nothing_may_follow_a_compressed_message(encoding: str, pack: Callable[[
 
 
 def test_a_handshake_without_an_end_delays_no_stop(tmp_path: Path) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key]
-    command = ["openssl", "req", "-x509", *new, "-out", certificate, "-days", "2", "-subj", "/CN=localhost"]
-    subprocess.run(list(map(str, command)), check=True, capture_output=True)
+    key, certificate = self_signed(tmp_path)
     port = free_port()
     with serving() as ports:
         ports.server.listen(grpc=True, port=port, tls=(key.read_text(), certificate.read_text(), None))
