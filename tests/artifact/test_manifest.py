@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,12 @@ from modelyard.artifact import (
     Source,
     TensorSpec,
     format_key,
+    format_path,
+    has_own_files,
     hash_files,
     json_schema,
+    onnx_file_name,
+    onnx_files,
     parse_manifest,
     read_manifest,
     verify_files,
@@ -282,6 +288,45 @@ def test_names_of_variants() -> None:
     assert [format_key("onnx"), format_key("onnx", "float32"), format_key("tflite", "int8")] == [
         "onnx", "onnx", "tflite.int8",
     ]  # fmt: skip
+
+
+def test_where_the_files_of_formats_are(tmp_path: Path) -> None:
+    """The float32 ones where other servers look for them; no graph's name is a path."""
+    files = {
+        ("saved_model", "float32"): ".",
+        ("onnx", "float32"): "onnx", ("onnx", "bfloat16"): "onnx", ("onnx", "int8"): "onnx/int8",
+        ("tflite", "float32"): "model.tflite", ("tflite", "bfloat16"): "model.tflite",
+        ("tflite", "float16"): "model.float16.tflite",
+    }  # fmt: skip
+    assert {names: format_path(*names) for names in files} == files
+    assert [each for each in PRECISIONS if has_own_files(each)] == ["float16", "int8_dynamic", "int8"]
+    graphs = ["a/../b", "plain", "\u00fc.onnx"]
+    assert [onnx_file_name(graph) for graph in graphs] == ["a%2F..%2Fb.onnx", "plain.onnx", "%C3%BC.onnx.onnx"]
+    for graph in graphs:
+        (tmp_path / onnx_file_name(graph)).touch()
+    (tmp_path / "int8.onnx").mkdir()
+    (tmp_path / "weights.data").touch()
+    assert onnx_files(tmp_path) == {graph: tmp_path / onnx_file_name(graph) for graph in graphs}
+
+
+def test_a_manifest_does_not_change(manifest: Manifest) -> None:
+    """Nor do its parts, which are made by their fields' names."""
+    parts: list[Any] = [manifest]
+    kinds = set()
+    for part in parts:
+        if dataclasses.is_dataclass(part):
+            names = [each.name for each in dataclasses.fields(part)]
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(part, names[0], None)
+            with pytest.raises(TypeError, match="positional argument"):
+                type(part)(getattr(part, names[0]))  # type: ignore[call-arg]
+            kinds.add(type(part))
+            parts += [getattr(part, name) for name in names]
+        elif isinstance(part, Mapping):
+            parts += part.values()
+        elif isinstance(part, tuple):
+            parts += part
+    assert len(kinds) > 8, kinds
 
 
 def test_what_earlier_exporters_wrote_is_read(manifest: Manifest) -> None:

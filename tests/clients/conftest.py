@@ -25,7 +25,7 @@ from tests.support.server import RunningServer, serve
 def server(session_dir: Path) -> Iterator[RunningServer]:
     base_path = session_dir / "clients" / "half"
     save_half_plus_two(base_path / "7")
-    with serve(base_path, model="half", log_dir=session_dir) as running:
+    with serve(base_path, model="half", log_dir=session_dir, poll_s=60) as running:
         yield running
 
 
@@ -38,7 +38,7 @@ def fashion() -> FashionMnist:
 def fashion_server(session_dir: Path, fashion: FashionMnist) -> Iterator[RunningServer]:
     base_path = session_dir / "clients" / "fashion"
     publish_classifier(base_path, fashion)
-    with serve(base_path, model="fashion", log_dir=session_dir) as running:
+    with serve(base_path, model="fashion", log_dir=session_dir, poll_s=60) as running:
         yield running
 
 
@@ -47,7 +47,7 @@ def examples_server(session_dir: Path) -> Iterator[RunningServer]:
     """Signatures over ``tf.Example``, and an administrator at the local address."""
     base_path = session_dir / "clients" / "examples"
     save_tf1_half_plus_two(base_path / "3")
-    with serve(base_path, model="half", log_dir=session_dir) as running:
+    with serve(base_path, model="half", log_dir=session_dir, poll_s=60) as running:
         yield running
 
 
@@ -60,7 +60,7 @@ def affine_dir(session_dir: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def affine_server(session_dir: Path, affine_dir: Path) -> Iterator[RunningServer]:
-    with serve(affine_dir, model="affine", log_dir=session_dir) as running:
+    with serve(affine_dir, model="affine", log_dir=session_dir, poll_s=60) as running:
         yield running
 
 

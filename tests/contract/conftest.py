@@ -21,7 +21,7 @@ def half_server(session_dir: Path) -> Iterator[RunningServer]:
     """A raw SavedModel with several signatures, in the TensorFlow backend."""
     base_path = session_dir / "half"
     save_half_plus_two(base_path / "7")
-    with serve(base_path, model="half", log_dir=session_dir) as server:
+    with serve(base_path, model="half", log_dir=session_dir, poll_s=60) as server:
         yield server
 
 

@@ -21,7 +21,7 @@ def fashion() -> FashionMnist:
 
 @pytest.fixture(scope="session")
 def server(session_dir: Path, fashion_model_dir: Path) -> Iterator[RunningServer]:
-    with serve(fashion_model_dir, model="fashion", log_dir=session_dir) as running:
+    with serve(fashion_model_dir, model="fashion", log_dir=session_dir, poll_s=60) as running:
         yield running
 
 
