@@ -315,12 +315,13 @@ def test_a_manifest_does_not_change(manifest: Manifest) -> None:
     kinds = set()
     for part in parts:
         if dataclasses.is_dataclass(part):
+            kind: Any = type(part)
             names = [each.name for each in dataclasses.fields(part)]
             with pytest.raises(dataclasses.FrozenInstanceError):
                 setattr(part, names[0], None)
             with pytest.raises(TypeError, match="positional argument"):
-                type(part)(getattr(part, names[0]))  # type: ignore[call-arg]
-            kinds.add(type(part))
+                kind(getattr(part, names[0]))
+            kinds.add(kind)
             parts += [getattr(part, name) for name in names]
         elif isinstance(part, Mapping):
             parts += part.values()

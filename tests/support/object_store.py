@@ -50,7 +50,7 @@ def s3_at(port: int) -> Iterator[str]:
 @contextlib.contextmanager
 def s3_over_tls(key: Path, certificate: Path) -> Iterator[str]:
     """Yields ``host:port`` of a store behind TLS, with the objects of this process's other stores."""
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
