@@ -119,7 +119,7 @@ def test_channel_arguments_reach_grpc(models: Path, tmp_path: Path) -> None:
         ({"MODEL_BASE_PATH": "{models}"}, [], "model", 2.0),
         ({"MODEL_BASE_PATH": "{models}", "MODEL_NAME": "other"}, [], "other", 3.0),
         ({"MODEL_BASE_PATH": "{models}", "MODEL_NAME": "other"}, ["--model_name=called"], "called", 3.0),
-        ({"MODEL_BASE_PATH": "/nowhere", "MODEL_NAME": "other"}, ["--model_base_path={models}/model"], "default", 2.0),
+        ({"MODEL_BASE_PATH": "/nowhere", "MODEL_NAME": "other"}, ["--model_base_path={models}/model"], "other", 2.0),
     ],
 )
 def test_the_image_s_environment(

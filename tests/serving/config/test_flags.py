@@ -273,8 +273,16 @@ def test_the_image_s_environment(environment: dict[str, str], name: str, base_pa
 
 def test_flags_go_before_the_environment(tmp_path: Path) -> None:
     environment = {"MODEL_NAME": "half", "MODEL_BASE_PATH": "/data"}
-    (model,) = parse_flags([BASE, "--model_name=mine"], environment).models
-    assert (model.name, str(model.base_path)) == ("mine", "/models/m")
+    for flags, name, base_path in (
+        ([BASE, "--model_name=mine"], "mine", "/models/m"),
+        ([BASE], "half", "/models/m"),
+        (["--model_name=mine"], "mine", "/data/half"),
+    ):
+        (model,) = parse_flags(flags, environment).models
+        assert (model.name, str(model.base_path)) == (name, base_path)
+    # The entry point of upstream's image has a name of its own, the program has another.
+    (model,) = parse_flags([BASE], {"MODEL_BASE_PATH": "/data"}).models
+    assert (model.name, parse_flags([BASE], {}).models[0].name) == ("model", "default")
     config = tmp_path / "models.config"
     config.write_text('model_config_list { config { name: "a" base_path: "/a" model_platform: "tensorflow" } }')
     (model,) = parse_flags([f"--model_config_file={config}"], environment).models

@@ -204,10 +204,10 @@ def _repository(args: argparse.Namespace, environment: Mapping[str, str]) -> Loc
 
 def _single_model(args: argparse.Namespace, environment: Mapping[str, str]) -> tuple[ModelConfig, ...]:
     name, base_path = args.model_name, args.model_base_path
-    if not base_path and (environment.get("MODEL_NAME") or environment.get("MODEL_BASE_PATH")):
-        # What the entry point of TensorFlow Serving's image makes of them; flags that follow it win there too.
+    if environment.get("MODEL_NAME") or environment.get("MODEL_BASE_PATH"):
+        # What the entry point of TensorFlow Serving's image makes of them; each flag that follows it wins there too.
         folder = environment.get("MODEL_NAME") or _IMAGE_MODEL_NAME
-        base_path = f"{environment.get('MODEL_BASE_PATH') or _IMAGE_BASE_PATH}/{folder}"
+        base_path = base_path or f"{environment.get('MODEL_BASE_PATH') or _IMAGE_BASE_PATH}/{folder}"
         name = name if name != _default("model_name") else folder
     if not base_path:
         raise ConfigurationError(

@@ -37,9 +37,10 @@ A flag may be written --flag=value or --flag value; a boolean one also as --flag
 
 environment:
   MODEL_NAME, MODEL_BASE_PATH   as in TensorFlow Serving's image: where one of them is set, and no flag
-      says where models are, the model $MODEL_NAME (default model) is served from
-      $MODEL_BASE_PATH/$MODEL_NAME (default /models/model); --model_name goes before MODEL_NAME.
-      Without a name, and with no folder model in $MODEL_BASE_PATH, that is a --model_repository
+      says which models there are, the model $MODEL_NAME (default model) is served from
+      $MODEL_BASE_PATH/$MODEL_NAME (default /models/model); --model_name and --model_base_path each
+      go before their part of that. With neither flag nor name, and with no folder model in
+      $MODEL_BASE_PATH, that is a --model_repository
   SAGEMAKER_BIND_TO_PORT        with --sagemaker: the REST port (default 8080); the model is then looked
       for in /opt/ml/model, unless MODEL_BASE_PATH names another folder
 """
