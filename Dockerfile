@@ -104,7 +104,7 @@ ENTRYPOINT ["modelyard", "loadtest"]
 
 FROM runtime AS server
 COPY deploy/image/healthcheck.py /opt/healthcheck.py
-COPY deploy/image/tensorflow_model_server /usr/bin/tensorflow_model_server
+COPY deploy/image/tensorflow_model_server deploy/image/tf_serving_entrypoint.sh /usr/bin/
 # TensorFlow Serving's contract: MODEL_NAME, this variable, these two ports, more flags appended.
 # MODEL_NAME is not set: without it, every model in the folder is served.
 ENV MODEL_BASE_PATH=/models

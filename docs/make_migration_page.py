@@ -14,8 +14,9 @@ _HEAD = """\
 
 <!-- Written by docs/make_migration_page.py from the server's own tables; do not edit. -->
 
-Change the image (it has the command `tensorflow_model_server`, too) or the command, and keep the rest: ports, flags,
-model directories, configuration files, requests, answers and errors are TensorFlow Serving's. What differs on purpose:
+Change the image (it has the commands `tensorflow_model_server` and `tf_serving_entrypoint.sh`, too) or the command, and
+keep the rest: ports, flags, model directories, configuration files, requests, answers and errors are TensorFlow
+Serving's. What differs on purpose:
 
 - **A raw SavedModel needs a runtime that reads it.** `pip install 'modelyard[tensorflow]'` brings TensorFlow itself.
   Without it, OpenVINO serves what it can compute (no strings, no state), with the same files:
@@ -42,6 +43,8 @@ model directories, configuration files, requests, answers and errors are TensorF
 - **One model's trouble is its own.** A base path that is missing, or a version that cannot be loaded, stalls no other
   model, and the version that was served before stays served. A server that starts serves the newest version that can be
   loaded; upstream does not start where the newest cannot.
+- **The image's user is 10001**, upstream's is root: it must be able to read what is mounted, and a Dockerfile that
+  builds on the image says `USER root` before it installs something.
 - **Stopping is gentle.** At SIGTERM health checks say NOT_SERVING, new connections are refused, and what was accepted
   is answered, for up to `--drain_seconds`; a second signal ends the process at once.
 - **SIGHUP reads the configuration again**, and looks for new versions; upstream ends.

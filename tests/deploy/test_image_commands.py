@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.conftest import DEPLOY
+from tests.deploy.conftest import DEPLOY, ROOT
 from tests.support.models import publish_affine
 from tests.support.server import RunningServer, free_port
 
 PROGRAM = DEPLOY / "image" / "tensorflow_model_server"
+ENTRY_POINT = DEPLOY / "image" / "tf_serving_entrypoint.sh"
 
 
 @contextlib.contextmanager
@@ -49,3 +50,17 @@ def test_the_program_reads_no_variables(models: Path) -> None:
     command = [str(PROGRAM), f"--model_base_path={models}/mine"]
     with running(command, model="default", folder=models, MODEL_BASE_PATH=str(models), MODEL_NAME="mine") as server:
         assert server.get("/v1/models/mine")[0] == 404
+
+
+@pytest.mark.parametrize("again", [[], ["tensorflow_model_server"], ["/usr/bin/tf_serving_entrypoint.sh"]])
+def test_the_entry_point_by_its_name_and_the_program_named_behind_it(models: Path, again: list[str]) -> None:
+    """As ``command: tensorflow_model_server --rest_api_port=8501 ...`` in a compose file has it."""
+    command = [str(ENTRY_POINT), *again]
+    with running(command, model="mine", folder=models, MODEL_BASE_PATH=str(models), MODEL_NAME="mine") as server:
+        assert server.get("/v1/models/mine")[0] == 200
+
+
+def test_the_image_has_both() -> None:
+    (line,) = [each for each in (ROOT / "Dockerfile").read_text().splitlines() if each.endswith(" /usr/bin/")]
+    assert line.split()[1:-1] == [f"deploy/image/{each.name}" for each in (PROGRAM, ENTRY_POINT)]
+    assert all(os.access(each, os.X_OK) for each in (PROGRAM, ENTRY_POINT))

@@ -300,3 +300,10 @@ def test_parsing_reads_no_process_state(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(sys, "argv", ["x", "--model_base_path=/y"])
     with pytest.raises(ConfigurationError, match="--model_base_path is required"):
         parse_flags([])
+
+
+def test_the_program_s_name_behind_the_entry_point() -> None:
+    for name in ("tensorflow_model_server", "/usr/bin/tensorflow_model_server", "/usr/bin/tf_serving_entrypoint.sh"):
+        assert parse(name, "--rest_api_port=9000").rest_api_port == 9000
+    with pytest.raises(ConfigurationError, match="Unknown argument /models/m"):
+        parse("tensorflow_model_server", "/models/m")

@@ -61,6 +61,8 @@ _TRITON = {
     "--metrics-port": "--rest_api_port",
     "--repository-poll-secs": "--file_system_poll_wait_seconds",
 }
+#: What many name again behind the entry point of TensorFlow Serving's image, which goes on without it.
+_PROGRAMS = ("tensorflow_model_server", "tf_serving_entrypoint.sh")
 #: Files that name files.
 _MAX_FILES = 8
 
@@ -87,6 +89,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
             if flag.effect == effect:
                 _add(group, flag)
     args, unknown = parser.parse_known_args(_with_files(argv))
+    unknown = [each for each in unknown if each.startswith("-") or Path(each).name not in _PROGRAMS]
     if unknown == [_sagemaker.ARGUMENT]:
         args.sagemaker, unknown = True, []
     if unknown:
