@@ -38,8 +38,9 @@ Serving's. What differs on purpose:
 - **More platforms**: `model_platform` in a configuration file may be `tensorflow`, as upstream, for whatever files a
   version has; or name the runtime: `onnx` (`onnxruntime_onnx`), `tflite`, `openvino`.
 - **Ports are open at once.** While a model's first version is loaded, requests for it are answered UNAVAILABLE (gRPC)
-  or 503 (REST); where there is none that can be loaded, NOT_FOUND or 404. Health checks say NOT_SERVING meanwhile.
-  Upstream keeps its ports closed instead.
+  or 503 (REST); where there is none that can be loaded, NOT_FOUND or 404. Health checks say NOT_SERVING meanwhile, and
+  `GET /v1/models/NAME` answers 503, with the states of the versions. Upstream keeps its ports closed instead: a probe
+  that only opens a connection (`tcpSocket`) learns nothing here; ask `/v2/health/ready`.
 - **One model's trouble is its own.** A base path that is missing, or a version that cannot be loaded, stalls no other
   model, and the version that was served before stays served. A server that starts serves the newest version that can be
   loaded; upstream does not start where the newest cannot.
@@ -74,7 +75,7 @@ _URLS = (
     ("POST /v1/models/NAME[/versions/N or /labels/L]:predict", "same"),
     ("POST /v1/models/NAME[/versions/N or /labels/L]:classify", "same"),
     ("POST /v1/models/NAME[/versions/N or /labels/L]:regress", "same"),
-    ("GET /v1/models/NAME[/versions/N]", "same"),
+    ("GET /v1/models/NAME[/versions/N]", "same; 503 until a model that the server starts with can answer"),
     ("GET /v1/models/NAME[/versions/N or /labels/L]/metadata", "same"),
     ("GET /monitoring/prometheus/metrics", "same, with `--monitoring_config_file`"),
     ("GET /metrics", "ours: the same page, without any file"),

@@ -239,3 +239,15 @@ def test_a_server_that_starts_later_and_changes_its_version(tmp_path: Path, tran
             assert client.predict("affine", {"x": [2]})["y"].tolist() == [6.0]
             with pytest.raises(errors.InvalidInputError, match="shape"):
                 client.predict("affine", {"x": [[2.0]]})
+
+
+@pytest.mark.parametrize("transport", ["grpc", "rest"])
+def test_the_status_of_a_model_that_cannot_answer_yet(tmp_path: Path, transport: str) -> None:
+    version = tmp_path / "broken" / "1"
+    version.mkdir(parents=True)
+    (version / "model.onnx").write_bytes(b"no graph")
+    with serve(tmp_path / "broken", model="broken", log_dir=tmp_path, wait=False) as server:
+        server.wait_until(lambda: '"END"' in server.get("/v1/models/broken")[1], 60, "giving up version 1")
+        with connect(url_of(server, transport)) as client:
+            (row,) = client.status("broken").versions
+    assert (row.version, row.state.name, bool(row.error_message)) == (1, "END", True)

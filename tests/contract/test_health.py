@@ -87,6 +87,24 @@ def test_health_follows_the_configuration(server: RunningServer, tmp_path: Path)
     assert check(server, "") == SERVING
 
 
+def test_a_status_is_503_until_a_model_of_the_start_can_answer(tmp_path: Path) -> None:
+    """As probes of Kubernetes and health checks of containers ask for it, which see no more than the status code."""
+    for name in ("affine", "late"):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "1" / "model.onnx").write_bytes(b"no graph")
+    with serve(tmp_path / "affine", model="affine", log_dir=tmp_path, wait=False) as server:
+        server.wait_until(lambda: '"END"' in server.get("/v1/models/affine")[1], 60, "giving up version 1")
+        assert {server.get(f"/v1/models/affine{path}")[0] for path in ("", "/versions/1", "/labels/x")} == {503}
+        publish_affine(tmp_path / "affine", slope=1.0, intercept=0.0)
+        server.wait_available()
+        assert server.get("/v1/models/affine")[0] == 200
+        # As upstream, which answers while it loads what it was not started with.
+        models = [model_text(name, tmp_path / name) for name in ("affine", "late")]
+        assert reload_config(server, config_text(*models))[0] == "UNKNOWN"
+        status, text = server.get("/v1/models/late")
+        assert (status, '"END"' in text) == (200, True)
+
+
 def test_a_watcher_that_leaves_takes_nothing_from_the_others(tmp_path: Path) -> None:
     with serve(tmp_path / "affine", model="affine", log_dir=tmp_path, wait=False) as server:
         request = health_pb2.HealthCheckRequest()

@@ -14,6 +14,7 @@ TLS_ALERT = b"\x15\x03"
 #: Compressing less than this costs more than it saves.
 _WORTH_COMPRESSING = 1024
 _OK = 200
+_UNAVAILABLE = 503
 _JSON = ("content-type", "application/json")
 
 
@@ -43,7 +44,8 @@ def inflated(data: bytes | memoryview, encoding: str | None, url: str, limit: in
 
 def answer_of(status: int, headers: Mapping[str, str], data: bytes, url: str) -> Answer:
     """Turns an HTTP response into an answer."""
-    if status == _OK:
+    # The status of a model that the server still starts with is a status, too.
+    if status == _OK or (status == _UNAVAILABLE and b'"model_version_status"' in data):
         return Answer(data, headers)
     # From a function of its own: a frame that is in an error's traceback, and holds the error, makes a cycle of both.
     raise _error(status, headers, data, url)

@@ -291,6 +291,11 @@ class ModelManager:
         all_others = all(watcher.is_ready() or self._is_coming(watcher) for watcher in others)
         return not self.leaving and all_others and (bool(others) or not watchers)
 
+    def is_starting(self, name: str) -> bool:
+        """Whether a model that the server was started with could not answer yet."""
+        watcher = self._watchers.get(name)
+        return watcher is not None and not watcher.has_been_ready and not self._is_coming(watcher)
+
     def _is_coming(self, watcher: ModelWatcher) -> bool:
         return not watcher.has_been_ready and (watcher in self._added or self._options.explicit)
 

@@ -86,6 +86,7 @@ def _rest(parts: Parts, oip: OipService, core: NativeCore | None) -> NativeRest 
         parts.metrics,
         options,
         access,
+        is_starting=parts.manager.is_starting,
         metrics_page=partial(_metrics_page, parts.metrics),
         v2=OipRest(oip, parts.predictor, options, access, parts.metrics).answer,
         pages=pages,

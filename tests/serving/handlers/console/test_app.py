@@ -46,7 +46,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
     def make(api: type[RestApp] = RestApp, **fields: Any) -> ConsoleApp:
         return ConsoleApp(
-            api(predictor, metrics, ServerOptions(), Access(), metrics_page=page),
+            api(predictor, metrics, ServerOptions(), Access(), is_starting=manager.is_starting, metrics_page=page),
             manager=manager,
             predictor=predictor,
             metrics=metrics,

@@ -165,7 +165,12 @@ def _examples(signatures: Mapping[str, Signature], model: str, verb: str) -> dic
 def _v1() -> Iterator[tuple[str, str, Operation]]:
     for between in _OF_MODEL:
         place = "/v1/models/{model}" + between
-        yield place, "get", _operation("States of a model's versions.", _V1, answer=ref("ModelStatus"))
+        status = _operation("States of a model's versions.", _V1, answer=ref("ModelStatus"))
+        status["responses"]["503"] = {
+            "description": "The states, where the server has not started with the model yet; or refused, and why.",
+            "content": _json({"anyOf": [ref("ModelStatus"), ref("Error")]}),
+        }
+        yield place, "get", status
         yield f"{place}/metadata", "get", _operation("Signatures of a model.", _V1, answer=ref("ModelMetadata"))
         for verb, summary, request, answer in _V1_CALLS:
             yield f"{place}:{verb}", "post", _operation(summary, _V1, body=ref(request), answer=ref(answer))

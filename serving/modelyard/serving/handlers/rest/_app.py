@@ -57,6 +57,7 @@ class RestApp:
         options: ServerOptions,
         access: Access,
         *,
+        is_starting: Callable[[str], bool],
         metrics_page: Callable[[str], Awaitable[tuple[str, bytes]]],
         v2: HttpHandler | None = None,
         pages: Mapping[str, Page] | None = None,
@@ -65,6 +66,7 @@ class RestApp:
         self._v2 = v2
         self._pages = dict(pages or {})
         self._predictor = predictor
+        self._is_starting = is_starting
         self._metrics = metrics
         self._metrics_page = metrics_page
         self._options = options
@@ -105,7 +107,9 @@ class RestApp:
             # As upstream, a name may end with a query, which may hold anything.
             request.caller.facts.model = route.spec.name.partition("?")[0]
         body = await self._answer(route, request)
-        return Answer(status=200, body=body.encode(), headers=[JSON])
+        # Upstream's port is closed until its models can answer: there, probes learn by the status whether they can.
+        starting = route.verb == "status" and self._is_starting(route.spec.name)
+        return Answer(status=503 if starting else 200, body=body.encode(), headers=[JSON])
 
     async def _answer(self, route: Route, request: HttpRequest) -> str:
         if route.verb in ("status", "metadata"):
