@@ -110,13 +110,14 @@ COPY deploy/image/tensorflow_model_server deploy/image/tf_serving_entrypoint.sh 
 ENV MODEL_BASE_PATH=/models
 EXPOSE 8500 8501
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 CMD ["python", "/opt/healthcheck.py"]
-ENTRYPOINT ["python", "-m", "modelyard.serving", "--port=8500", "--rest_api_port=8501"]
+# This script, as in TensorFlow Serving's image: images that are built on it replace the script to start otherwise.
+ENTRYPOINT ["/usr/bin/tf_serving_entrypoint.sh"]
 
 # CUDA and cuDNN come with NVIDIA's packages; the driver is the host's: docker run --gpus all.
 FROM server AS serving-gpu
 COPY --from=serving-gpu-environment /opt/modelyard /opt/modelyard
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
-ENTRYPOINT ["python", "-m", "modelyard.serving", "--port=8500", "--rest_api_port=8501", "--device=cuda"]
+ENTRYPOINT ["/usr/bin/tf_serving_entrypoint.sh", "--device=cuda"]
 
 FROM server AS serving-full
 COPY --from=serving-full-environment /opt/modelyard /opt/modelyard

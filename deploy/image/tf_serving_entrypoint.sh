@@ -1,3 +1,3 @@
 #!/bin/sh
-# For Dockerfiles and manifests that name the entry point of TensorFlow Serving's image.
+# The entry point, by the name that it has in TensorFlow Serving's image: Dockerfiles and manifests name or replace it.
 exec python -m modelyard.serving --port=8500 --rest_api_port=8501 "$@"

@@ -60,7 +60,12 @@ def test_the_entry_point_by_its_name_and_the_program_named_behind_it(models: Pat
         assert server.get("/v1/models/mine")[0] == 200
 
 
-def test_the_image_has_both() -> None:
-    (line,) = [each for each in (ROOT / "Dockerfile").read_text().splitlines() if each.endswith(" /usr/bin/")]
+def test_the_image_has_both_and_starts_by_the_second() -> None:
+    """Images that are built on TensorFlow Serving's replace its entry point, and say no other."""
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    server = lines[lines.index("FROM runtime AS server") :]
+    starts = [each for each in server if each.startswith("ENTRYPOINT")]
+    assert [each.split('"')[1] for each in starts] == [f"/usr/bin/{ENTRY_POINT.name}"] * 2
+    (line,) = [each for each in server if each.endswith(" /usr/bin/")]
     assert line.split()[1:-1] == [f"deploy/image/{each.name}" for each in (PROGRAM, ENTRY_POINT)]
     assert all(os.access(each, os.X_OK) for each in (PROGRAM, ENTRY_POINT))
