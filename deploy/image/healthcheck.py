@@ -1,13 +1,14 @@
 """The image's HEALTHCHECK: exit code 0 where the server and all its models are ready, 1 where they are not.
 
 It imports nothing of modelyard, for it starts every few seconds. Ports and TLS are
-read from the arguments of the container's first process, and the files of flags that
-they name, so that what is appended to ``docker run`` is heeded; where that process
-has none, from the image's defaults.
+read from the arguments of the server's process, and the files of flags that they
+name, so that what is appended to ``docker run`` is heeded; where there is no such
+process, from the image's defaults.
 """
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import ssl
@@ -21,6 +22,17 @@ GRPC_PORT = 8500
 SAGEMAKER_PORT = 8080
 #: The server refuses files of flags that name each other deeper than this.
 MAX_FILES = 8
+
+
+def server_command() -> list[str]:
+    """The command line of the server: the container's first process, or one that a shell has started."""
+    for number in sorted(int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal()):
+        # Another one may end meanwhile.
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{number}/cmdline").read_text("utf-8", "replace").rstrip("\0").split("\0")
+            if "modelyard.serving" in command or "serve" in command:
+                return command
+    return []
 
 
 def own_arguments(command: list[str]) -> list[str]:
@@ -128,10 +140,10 @@ def main(arguments: list[str]) -> int:
     """Runs the check.
 
     Args:
-        arguments: Flags of the server, instead of those of process 1.
+        arguments: Flags of the server, instead of those that it runs with.
     """
     if not arguments:
-        arguments = own_arguments(Path("/proc/1/cmdline").read_text().rstrip("\0").split("\0"))
+        arguments = own_arguments(server_command())
     try:
         wrong = check(flag_values(arguments))
     except OSError as exc:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,23 @@ def test_flags_of_a_file(tmp_path: Path, overridden: bool) -> None:
 def test_a_file_of_flags_that_is_gone(tmp_path: Path) -> None:
     file = tmp_path / "absent"
     assert check(f"--flagfile={file}") == (1, f"--flagfile={file} cannot be read: No such file or directory\n")
+
+
+def test_a_server_below_a_shell(tmp_path: Path) -> None:
+    """As wrappers of the entry point have it; with processes of its own, as a container has them."""
+    unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    here = shutil.which("unshare") is not None
+    if not here or subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs user namespaces")
+    publish_affine(tmp_path / "affine", slope=1.0, intercept=0.0)
+    flags = f"--port=0 --rest_api_port={free_port()} --model_base_path={tmp_path / 'affine'}"
+    code = (
+        f"{sys.executable} -m modelyard.serving {flags} 2>{tmp_path / 'log'} &\n"
+        f"until {sys.executable} {SCRIPT}; do kill -0 $! || exit; sleep 0.2; done\n"
+        "kill $!; wait"
+    )
+    done = subprocess.run([*unshare, "sh", "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.endswith("\nready\n"), (done, (tmp_path / "log").read_text())
 
 
 @pytest.fixture(scope="module")
