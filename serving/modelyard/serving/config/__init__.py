@@ -23,6 +23,7 @@ from modelyard.serving.config._option_groups import (
 )
 from modelyard.serving.config._options import FLAGS, ServerOptions
 from modelyard.serving.config._prediction_log import PredictionLogConfig, PredictionLogLimits
+from modelyard.serving.config._scratch import scratch_file
 from modelyard.serving.config._text_proto import read_text_proto
 from modelyard.serving.config._tls import TlsConfig, read_tls_config
 from modelyard.serving.config._traffic import (
@@ -67,4 +68,5 @@ __all__ = [
     "read_text_proto",
     "read_tls_config",
     "read_traffic_file",
+    "scratch_file",
 ]

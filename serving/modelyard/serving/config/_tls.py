@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import ssl
-import tempfile
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from modelyard.errors import ConfigurationError
+from modelyard.serving.config._scratch import scratch_file, scratch_path
 from modelyard.serving.config._text_proto import read_text_proto
 from modelyard.wire import config_pb2
 
@@ -36,11 +36,11 @@ class TlsConfig:
             _load_certificates(context, self.authority, authority)
         try:
             # OpenSSL reads files only: a private one, for as long as the call lasts.
-            with tempfile.NamedTemporaryFile("w", suffix=".pem", encoding="utf-8") as file:
-                file.write(self.key + "\n" + self.certificate)
+            with scratch_file() as file:
+                file.write(f"{self.key}\n{self.certificate}".encode())
                 file.flush()
                 # With no password given, OpenSSL would ask for one on the terminal.
-                context.load_cert_chain(file.name, password="")
+                context.load_cert_chain(scratch_path(file), password="")
         except (ssl.SSLError, ValueError) as exc:
             raise ConfigurationError(self._complaint(exc)) from exc
         except OSError as exc:

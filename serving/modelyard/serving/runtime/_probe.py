@@ -7,14 +7,13 @@ import logging
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
 from modelyard.errors import IntegrityError, LoadError, ManifestError
-from modelyard.serving.config import LifecycleOptions, LoadOptions
+from modelyard.serving.config import LifecycleOptions, LoadOptions, scratch_file
 
 _LOG = logging.getLogger("modelyard.serving")
 _LONGEST_LINE = 300
@@ -41,7 +40,7 @@ def probe_version(
     }  # fmt: skip
     command = [sys.executable, "-m", "modelyard.serving.runtime._probed", json.dumps(job)]
     with (
-        tempfile.TemporaryFile() as said,
+        scratch_file() as said,
         # It ends when its input does, as when this process is killed.
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said) as process,
     ):
