@@ -289,6 +289,12 @@ def test_flags_go_before_the_environment(tmp_path: Path) -> None:
     assert (model.name, str(model.base_path)) == ("a", "/a")
 
 
+def test_a_folder_that_cannot_be_looked_at() -> None:
+    # As where a folder belongs to another user, which hinders no root: the server waits for it.
+    hidden = "/" + "x" * 300
+    assert parse_flags([], {"MODEL_BASE_PATH": hidden}).models[0].base_path == Path(hidden, "model")
+
+
 def test_no_environment_no_model() -> None:
     for environment in ({}, {"MODEL_NAME": "", "MODEL_BASE_PATH": ""}):
         with pytest.raises(ConfigurationError, match="--model_base_path is required"):

@@ -68,6 +68,15 @@ def test_a_damaged_state_file_is_an_error(rollout: Rollout, manager: ModelManage
         Rollout(manager, Metrics(), TrafficOptions(path=tmp_path / "traffic.config", state_file=file))
 
 
+def test_a_state_file_that_cannot_be_looked_at_is_an_error(
+    rollout: Rollout, manager: ModelManager, tmp_path: Path
+) -> None:
+    # As where its folder belongs to another user, which hinders no root.
+    options = TrafficOptions(path=tmp_path / "traffic.config", state_file=tmp_path / ("x" * 300))
+    with pytest.raises(ConfigurationError, match="--version_traffic_state_file=.* cannot be read: "):
+        Rollout(manager, Metrics(), options)
+
+
 def test_a_state_file_that_cannot_be_written_is_in_the_log(
     rollout: Rollout, manager: ModelManager, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -191,7 +192,8 @@ def _repository(args: argparse.Namespace, environment: Mapping[str, str]) -> Loc
             return None
         # Upstream's image knows no repository: there, this is a folder that holds the model called model.
         path = Path(folder)
-        return path if path.is_dir() and not (path / _IMAGE_MODEL_NAME).is_dir() else None
+        # Not Path.is_dir, which raises where a folder belongs to another user.
+        return path if os.path.isdir(path) and not os.path.isdir(path / _IMAGE_MODEL_NAME) else None
     for name, value in given.items():
         way = f" For one of them: --model_base_path={args.model_repository}/NAME." if name == "model_name" else ""
         raise ConfigurationError(

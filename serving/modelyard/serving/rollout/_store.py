@@ -26,10 +26,12 @@ class RolledBack:
 
 def read_rolled_back(path: Path | None) -> tuple[RolledBack, ...]:
     """Reads the file; one that is not there yet says nothing."""
-    if path is None or not path.exists():
+    if path is None:
         return ()
     try:
         return tuple(RolledBack(**item) for item in json.loads(path.read_text("utf-8")))
+    except FileNotFoundError:
+        return ()
     except (OSError, ValueError, TypeError, RecursionError) as exc:
         raise ConfigurationError(
             f"--version_traffic_state_file={path} cannot be read: {exc}. Delete it to begin without any rollback."
