@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import http.client
+import os
 import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +20,7 @@ import pytest
 
 from modelyard.wire import PREDICTION_SERVICE, array_to_tensor, serving_pb2
 from tests.support.models import publish_affine, publish_slow
-from tests.support.server import RunningServer, serve
+from tests.support.server import RunningServer, free_port, serve
 
 BODY = b'{"instances": [2.0]}'
 CALLERS = 6
@@ -162,3 +166,30 @@ def test_a_server_that_was_killed_leaves_a_socket_that_the_next_one_takes(tmp_pa
             server.process.terminate()
             assert server.process.wait(timeout=30) == 0
         assert not path.exists()
+
+
+def test_a_log_that_nobody_reads_holds_nothing_up(tmp_path: Path) -> None:
+    publish_affine(tmp_path / "affine", slope=2.0, intercept=0.0)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    os.set_blocking(writer, True)
+    grpc_port, rest_port, log = free_port(), free_port(), tmp_path / "unread.log"
+    log.touch()
+    command = [
+        sys.executable, "-m", "modelyard.serving", f"--port={grpc_port}", f"--rest_api_port={rest_port}",
+        "--model_name=affine", f"--model_base_path={tmp_path / 'affine'}",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stderr=writer) as process:
+        try:
+            server = RunningServer(process=process, model="affine", grpc_port=grpc_port, rest_port=rest_port, log=log)
+            server.wait_available()
+            assert server.post("/v1/models/affine:predict", BODY)[0] == 200
+            process.terminate()
+            assert process.wait(timeout=30) == 0
+        finally:
+            process.kill()
+            os.close(writer)
+            os.close(reader)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import json
 import logging
+import os
 import re
+import select
 from typing import TextIO
 
 from modelyard.console import printable
@@ -91,4 +93,18 @@ def log_level() -> str:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """The handler that a server's process has set up itself."""
+    """The handler that a server's process has set up itself.
+
+    What a pipe has no room for is left out: its reader has stopped, and the event loop, and with it health checks and
+    signals, would wait for it.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a line in pieces that a pipe takes at once, where it takes anything."""
+        try:
+            line = (self.format(record) + self.terminator).encode("utf-8", "backslashreplace")
+            number = self.stream.fileno()
+            while line and select.select((), (number,), (), 0)[1]:
+                line = line[os.write(number, line[: select.PIPE_BUF]) :]
+        except Exception:
+            self.handleError(record)
