@@ -7,6 +7,7 @@ import errno
 import importlib
 import importlib.metadata
 import os
+import signal
 import sys
 from dataclasses import dataclass
 
@@ -115,6 +116,10 @@ def main(argv: list[str] | None = None) -> int:
         The exit code: the command's own, 1 for an error of modelyard, 2 for a wrong usage or a missing extra, 130 after
         Ctrl-C.
     """
+    if argv is None and os.getpid() == 1:
+        # The kernel keeps a signal from process 1, as of a container, until there is a handler. Commands that end in
+        # order set theirs later, after imports that take seconds where processors are few.
+        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     try:
         code = _main(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()

@@ -1,3 +1,3 @@
 #!/bin/sh
 # The entry point, by the name that it has in TensorFlow Serving's image: Dockerfiles and manifests name or replace it.
-exec python -m modelyard.serving --port=8500 --rest_api_port=8501 "$@"
+exec modelyard serve --port=8500 --rest_api_port=8501 "$@"

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import http.client
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -193,3 +194,26 @@ def test_a_log_that_nobody_reads_holds_nothing_up(tmp_path: Path) -> None:
             process.kill()
             os.close(writer)
             os.close(reader)
+
+
+ALONE = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None
+    or subprocess.run([*ALONE, "true"], check=False, capture_output=True).returncode != 0,
+    reason="this machine allows no namespaces",
+)
+def test_process_1_can_be_stopped_while_it_starts(tmp_path: Path) -> None:
+    # It reads this before it listens, and waits for us.
+    config = tmp_path / "models.config"
+    os.mkfifo(config)
+    modelyard = Path(sys.executable).with_name("modelyard")
+    with subprocess.Popen([*ALONE, modelyard, "serve", f"--model_config_file={config}"]) as process:
+        try:
+            with config.open("w"):
+                (first,) = psutil.Process(process.pid).children()
+                first.terminate()
+                assert process.wait(timeout=30) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
