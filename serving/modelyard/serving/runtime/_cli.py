@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import resource
 import sys
 
 from modelyard.console import quiet_libraries, take_verbose, write_error
@@ -20,6 +22,7 @@ def main(argv: list[str]) -> int:
     quiet_libraries()
     # A thread that comes back from a runtime must not wait 5 ms, the default, for the event loop's turn to end.
     sys.setswitchinterval(0.0005)
+    _allow_descriptors()
     # Before there are threads.
     limit_heaps(max(2, available_cpus()))
     # Until the flags are read, which may change it.
@@ -42,3 +45,11 @@ def main(argv: list[str]) -> int:
         write_error("serve", exc.message)
         return 1
     return 0
+
+
+def _allow_descriptors() -> None:
+    """Raises the limit of descriptors as far as it may be: it is 1024 by default, for programs that call select()."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Some systems, such as macOS, say that there is no limit, and have one.
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
