@@ -93,6 +93,10 @@ def test_runtimes_start_the_server_where_kserve_expects_it() -> None:
         assert (model.name, str(model.base_path)) == ("fashion", "/mnt/models")
         assert {port["containerPort"] for port in container["ports"]} == {options.rest_api_port}
         assert container["readinessProbe"]["httpGet"]["port"] == options.rest_api_port
+        # Proxies notice before the ports close, and all is over before the kubelet kills, which is after 30 s.
+        lifecycle = options.lifecycle
+        assert lifecycle.shutdown_delay_s >= 5
+        assert lifecycle.shutdown_delay_s + lifecycle.drain_s < 25
 
 
 def test_a_model_may_come_after_the_server(tmp_path: Path) -> None:
