@@ -22,6 +22,7 @@ def main(argv: list[str]) -> int:
     quiet_libraries()
     # A thread that comes back from a runtime must not wait 5 ms, the default, for the event loop's turn to end.
     sys.setswitchinterval(0.0005)
+    _open_standard_streams()
     _allow_descriptors()
     # Before there are threads.
     limit_heaps(max(2, available_cpus()))
@@ -45,6 +46,19 @@ def main(argv: list[str]) -> int:
         write_error("serve", exc.message)
         return 1
     return 0
+
+
+def _open_standard_streams() -> None:
+    """Opens those that the process began without: a socket would get the number, and what a runtime says there."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free.
+            os.open(os.devnull, os.O_RDWR)
+    # What Python has of those is None.
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)
 
 
 def _allow_descriptors() -> None:
