@@ -47,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
         set_logical_cpus()
 
 
+# After a random order was made.
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The file that takes longest comes first: last, it would keep one worker busy while the others have nothing."""
     items.sort(key=lambda item: item.path.name != "test_zoo.py")
