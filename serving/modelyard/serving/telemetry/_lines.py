@@ -95,16 +95,19 @@ def log_level() -> str:
 class _Handler(logging.StreamHandler[TextIO]):
     """The handler that a server's process has set up itself.
 
-    What a pipe has no room for is left out: its reader has stopped, and the event loop, and with it health checks and
-    signals, would wait for it.
+    The reader of a pipe may be slow, and may have stopped: the event loop, and with it health checks and signals, would
+    wait for it. It has a second once; until it reads again, what the pipe has no room for is left out.
     """
+
+    _patience_s = 1.0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a line in pieces that a pipe takes at once, where it takes anything."""
         try:
             line = (self.format(record) + self.terminator).encode("utf-8", "backslashreplace")
             number = self.stream.fileno()
-            while line and select.select((), (number,), (), 0)[1]:
+            while line and select.select((), (number,), (), self._patience_s)[1]:
                 line = line[os.write(number, line[: select.PIPE_BUF]) :]
+            self._patience_s = 0.0 if line else _Handler._patience_s
         except Exception:
             self.handleError(record)
