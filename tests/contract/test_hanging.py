@@ -86,6 +86,12 @@ def second(server: RunningServer) -> float:
     return tried / took
 
 
+@pytest.fixture(autouse=True)
+def answering(server: RunningServer) -> None:
+    """What one test leaves behind is no other's."""
+    server.wait_until(lambda: state(server)[0] == "AVAILABLE", 60, "back")
+
+
 def quick(server: RunningServer) -> None:
     """Makes the core expect short batches, which it computes on its transport's threads."""
     assert [rest(server, 3.0)[0] for _ in range(60)] == [200] * 60
@@ -175,7 +181,7 @@ def test_a_call_over_examples_that_hangs_is_answered(server: RunningServer, seco
 def test_a_process_that_stood_still_has_computed_nothing(server: RunningServer, second: float) -> None:
     marked = server.log_text().count(WHY[1:])
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(rest, server, 0.2 * second)
+        answer = pool.submit(rest, server, 0.1 * second)
         until_in_flight(server, 1)
         os.kill(server.process.pid, signal.SIGSTOP)
         time.sleep(2 * LIMIT_S)

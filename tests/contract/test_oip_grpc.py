@@ -209,8 +209,8 @@ def test_a_stream_is_answered_without_pauses(stub: Any) -> None:
         times.append(now - last)
         last = now
         sent.release()
-    # Half of them: others may have the machine in between.
-    assert len(times) == 51 and statistics.median(times) < 0.005
+    # Half of them, and less than TCP waits for the other side (40 ms): others may have the machine in between.
+    assert len(times) == 51 and statistics.median(times) < 0.02
 
 
 def test_requests_of_a_stream_are_computed_together(tmp_path: Path) -> None:
