@@ -62,7 +62,7 @@ def console_server(session_dir: Path) -> Iterator[RunningServer]:
     )
     (folder / "affine" / "labels.json").write_text('{"stable": 1, "canary": 2}')
     flags = ["--console", "--rest_api_strict_json", f"--model_repository={folder}", "--max_num_load_retries=0"]
-    with serve(None, model="fashion", log_dir=session_dir, flags=flags) as server:
+    with serve(None, model="fashion", log_dir=session_dir, flags=flags, poll_s=60) as server:
         for model in ("words", "affine"):
             server.wait_until(lambda name=model: '"AVAILABLE"' in server.get(f"/v1/models/{name}")[1], 60, model)
         yield server
