@@ -46,8 +46,8 @@ Serving's. What differs on purpose:
   loaded; upstream does not start where the newest cannot.
 - **The image's user is 10001**, upstream's is root: it must be able to read what is mounted, and a Dockerfile that
   builds on the image says `USER root` before it installs something.
-- **TLS is for both ports.** With `--ssl_config_file`, REST is https; upstream's stays http. `--rest_api_ssl=false` leaves
-  it so, for probes and scrapers that know no TLS.
+- **TLS is for both ports.** With `--ssl_config_file`, REST is https; upstream's stays http. `--rest_api_ssl=false`
+  leaves it so, for probes and scrapers that know no TLS.
 - **Stopping is gentle.** At SIGTERM health checks say NOT_SERVING, new connections are refused, and what was accepted
   is answered, for up to `--drain_seconds`; a second signal ends the process at once.
 - **SIGHUP reads the configuration again**, and looks for new versions; upstream ends.
