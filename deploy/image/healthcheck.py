@@ -16,7 +16,8 @@ import sys
 from pathlib import Path
 
 TIMEOUT_S = 4.0
-REST_PORT = 8501
+#: What the image's entry point says; the program itself has no REST port by default.
+IMAGE_FLAGS = ["--port=8500", "--rest_api_port=8501"]
 GRPC_PORT = 8500
 #: SageMaker's port, where it names no other.
 SAGEMAKER_PORT = 8080
@@ -81,14 +82,14 @@ def is_true(text: str) -> bool:
 
 
 def rest_port_of(values: dict[str, str]) -> int:
-    """The REST port; with SageMaker's contract the environment says it.
+    """The REST port, 0 for none; with SageMaker's contract the environment says it.
 
     Args:
         values: The server's flags.
     """
     if is_true(values.get("sagemaker", "false")):
         return int(os.environ.get("SAGEMAKER_BIND_TO_PORT") or SAGEMAKER_PORT)
-    return int(values.get("rest_api_port", REST_PORT))
+    return int(values.get("rest_api_port", 0))
 
 
 def check(values: dict[str, str]) -> str:
@@ -143,7 +144,8 @@ def main(arguments: list[str]) -> int:
         arguments: Flags of the server, instead of those that it runs with.
     """
     if not arguments:
-        arguments = own_arguments(server_command())
+        command = server_command()
+        arguments = own_arguments(command) if command else IMAGE_FLAGS
     try:
         wrong = check(flag_values(arguments))
     except OSError as exc:

@@ -97,14 +97,18 @@ def test_a_file_of_flags_that_is_gone(tmp_path: Path) -> None:
     assert check(f"--flagfile={file}") == (1, f"--flagfile={file} cannot be read: No such file or directory\n")
 
 
-def test_a_server_below_a_shell(tmp_path: Path) -> None:
-    """As wrappers of the entry point have it; with processes of its own, as a container has them."""
+@pytest.mark.parametrize("ports", ["--port=0 --rest_api_port={}", "--port={}"])
+def test_a_server_below_a_shell(tmp_path: Path, ports: str) -> None:
+    """As wrappers of the entry point have it; with processes of its own, as a container has them.
+
+    ``tensorflow_model_server`` with a gRPC port alone has no REST port, as upstream.
+    """
     unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
     here = shutil.which("unshare") is not None
     if not here or subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs user namespaces")
     publish_affine(tmp_path / "affine", slope=1.0, intercept=0.0)
-    flags = f"--port=0 --rest_api_port={free_port()} --model_base_path={tmp_path / 'affine'}"
+    flags = f"{ports.format(free_port())} --model_base_path={tmp_path / 'affine'}"
     code = (
         f"{sys.executable} -m modelyard.serving {flags} 2>{tmp_path / 'log'} &\n"
         f"until {sys.executable} {SCRIPT}; do kill -0 $! || exit; sleep 0.2; done\n"
@@ -133,7 +137,7 @@ def script() -> ModuleType:
         ("python /opt/modelyard/bin/modelyard serve --rest_api_port=9000", 9000),
         ("python /opt/modelyard/bin/modelyard serve --rest_api_port 9000 serve", 8080),
         ("python -m modelyard.serving --console --rest_api_port 9000 --sagemaker", 8080),
-        ("sleep 100", 8501),
+        ("python -m modelyard.serving --port=8500 --model_base_path=/models/affine", 0),
     ],
 )
 def test_ports_of_command_lines(script: ModuleType, monkeypatch: pytest.MonkeyPatch, command: str, port: int) -> None:
