@@ -136,6 +136,12 @@ def command_of(name: str) -> list[str]:
     return arguments[arguments.index("--") + 1 :]
 
 
+def test_the_jobs_have_a_folder_each() -> None:
+    """The kustomization starts both at once, on one volume."""
+    folders = [flag for name in JOBS for flag in command_of(name) if flag.startswith("--model-dir=/runs/")]
+    assert len(set(folders)) == len(JOBS)
+
+
 @pytest.mark.parametrize("name", JOBS)
 def test_kubeflow_runs_the_same_command(name: str) -> None:
     (found,) = documents(DEPLOY / "kubeflow" / f"{name}.yaml")
@@ -168,7 +174,7 @@ def test_the_processes_train_together(name: str, tmp_path: Path) -> None:
     outputs = outputs_of(ending, processes, timeout_s=240)
     assert "fashion: 1 epoch, 10 steps." in outputs[0][0]
     assert all(output == "" for output, _ in outputs[1:])
-    checkpoints = sorted((tmp_path / "runs" / "fashion" / "checkpoints").iterdir())
+    checkpoints = sorted((tmp_path / "runs" / name / "checkpoints").iterdir())
     assert [path.name for path in checkpoints] == ["step-000000004", "step-000000008", "step-000000010"]
     found = re.search(r"test loss (\S+)\.$", outputs[0][0], re.MULTILINE)
     # Ten classes at random give 2.3.
