@@ -72,8 +72,8 @@ class TransportLimits:
     )  # fmt: skip
     header_timeout_s: float = flag(
         "header_timeout_seconds", 20.0,
-        "time for a request's line and header fields to come once they have begun; HTTP/1.1 is answered 408 then (0: "
-        "any; over HTTP/2 --idle_timeout_seconds stands for it)",
+        "time for a request's line and header fields to come once they have begun; HTTP/1.1 is answered 408 then "
+        "(python: the connection ends; 0: any; over HTTP/2 --idle_timeout_seconds stands for it)",
         read=_or_forever,
     )  # fmt: skip
     body_timeout_s: float = flag(

@@ -240,7 +240,6 @@ def test_an_offer_of_another_protocol_costs_nobody_a_body() -> None:
 
 def test_half_begun_connections_are_ended() -> None:
     async def test(client: Client, _: Echo, __: UvicornServer) -> None:
-        assert await client.ended()
         for begin in (b"GET / HT", b"POST /slow HTTP/1.1\r\nContent-Length: 1\r\n\r\naGET / HT"):
             reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
             writer.write(begin)
@@ -251,7 +250,18 @@ def test_half_begun_connections_are_ended() -> None:
             assert await reader.read() == b""
             writer.close()
 
+        # Nothing of this one's head has come.
+        client.send(body=b"")
+        assert (await client.answer())[0] == 200
+
     run(test, limits=TransportLimits(header_timeout_s=0.1))
+
+
+def test_connections_without_a_request_are_idle() -> None:
+    async def test(client: Client, _: Echo, __: UvicornServer) -> None:
+        assert await client.ended()
+
+    run(test, limits=TransportLimits(idle_timeout_s=0.1))
 
 
 def test_a_stop_answers_what_runs_and_says_goodbye() -> None:

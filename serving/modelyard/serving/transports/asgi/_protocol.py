@@ -27,25 +27,25 @@ class BoundedProtocol(HttpToolsProtocol):
     _in_head = True
     #: Since a head began, or a body went on: chunks have a head each, and fields may follow them.
     _head_bytes = 0
-    _head_timer: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | None = None
     _certificate: bytes | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         session = transport.get_extra_info("ssl_object")
         self._certificate = None if session is None else session.getpeercert(binary_form=True)
-        self._head_timer = self.loop.call_later(self.limits.header_timeout_s, transport.close)
+        # Clients open connections before they have a request; after the first one uvicorn watches.
+        self._timer = self.loop.call_later(self.limits.idle_timeout_s, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._in_head:
-            if not self._head_bytes:
-                data = _without_offer(data)
-            if self._head_timer is None:
-                self._head_timer = self.loop.call_later(self.limits.header_timeout_s, self.transport.close)
+        if self._in_head and not self._head_bytes:
+            data = _without_offer(data)
+            self._end_timer()
+            self._timer = self.loop.call_later(self.limits.header_timeout_s, self.transport.close)
         self._head_bytes += len(data)
         super().data_received(data)
         limit = self.limits.max_header_bytes
@@ -80,9 +80,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _end_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def bounded(limits: TransportLimits) -> type[BoundedProtocol]:
