@@ -137,7 +137,6 @@ BAD: list[tuple[str, str]] = [
     ("principal = 1", "principal: expected a list of tables"),
     ('[[principal]]\nscopes = ["predict"]', "a principal's name is None"),
     (ENTRY + ENTRY, "name is 'one'; expected a text that no other principal has"),
-    ('[[principal]]\nname = "one"', "neither keys nor certificates nor claims"),
     (ENTRY + 'scopes = "predict"', "scopes of principal 'one': expected a list of texts"),
     (ENTRY + 'scopes = ["predict:"]', "has the scope 'predict:'; expected one of predict, metadata, metrics, admin"),
     (ENTRY + "max_in_flight = 1.5", "has max_in_flight = 1.5; expected a number"),
@@ -177,6 +176,18 @@ def test_a_key_in_place_of_its_hash_is_not_repeated(tmp_path: Path) -> None:
     assert KEY not in str(caught.value)
     with pytest.raises(ConfigurationError, match="absent.toml cannot be read"):
         Access(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize("line", ["keys = []\n", ""])
+def test_the_last_key_of_a_principal_is_taken_back(tmp_path: Path, line: str) -> None:
+    file = write(tmp_path, ENTRY + 'scopes = ["predict"]\n')
+    access, shown = Access(file), Credentials(key=KEY)
+    assert access.admit(shown, "predict", "m").principal == "one"
+    file.write_text(file.read_text().replace(f'keys = ["{HASH}"]\n', line))
+    access.look()
+    for each in (access, Access(file)):
+        with pytest.raises(UnauthenticatedError, match="The key is unknown"):
+            each.admit(shown, "predict", "m")
 
 
 def test_certificates(tmp_path: Path) -> None:

@@ -160,8 +160,7 @@ def _rules(document: Mapping[str, object], folder: Path, before: Rules | None) -
             if jwt is None:
                 raise _Wrong(f"{what} has claims, and there is no [jwt] that says which tokens are believed.")
             by_claims.append(principal)
-        if not (item.get("keys") or item.get("certificates") or principal.claims):
-            raise _Wrong(f"{what} has neither keys nor certificates nor claims: no caller can be it.")
+        # One that no caller can be is no mistake: its last key may just have been taken back.
     anonymous = Principal(name="", grants=grants_of(document.get("anonymous", []), "anonymous"))
     return Rules(anonymous=anonymous, by_key=by_key, by_certificate=by_certificate, by_claims=tuple(by_claims), jwt=jwt)
 
