@@ -127,6 +127,8 @@ def test_a_batch_that_hangs_is_answered_marked_and_left_alone(server: RunningSer
         assert (rest(server, 3.0)[0], over_grpc(server, 3.0)[0]) == (503, "UNAVAILABLE")
         assert (state(server)[0], WHY in state(server)[1]) == ("END", True)
         assert value(scrape(server), GAUGE, model="rounds", version="1") == 1
+        # It was let in.
+        assert ':modelyard:serving:refused{model="rounds"' not in server.get("/metrics")[1]
         server.wait_until(lambda: health(server, "rounds") == "NOT_SERVING", 5, "unhealthy")
         assert (health(server, "fast"), server.get("/v2/health/ready")[0]) == ("SERVING", 200)
         assert server.get("/v2/models/rounds/ready")[0] != 200

@@ -105,10 +105,12 @@ impl Stats {
         *self.failed.entry((api, status)).or_default() += 1;
     }
 
-    /// A request was not let in.
-    pub fn refused(&mut self, api: Api, reason: &'static str, status: &'static str, client: &str) {
+    /// A request was not let in, by a reason, or given up.
+    pub fn refused(&mut self, api: Api, reason: Option<&'static str>, status: &'static str, client: &str) {
         self.client(client, status);
-        *self.refused.entry(reason).or_default() += 1;
+        if let Some(reason) = reason {
+            *self.refused.entry(reason).or_default() += 1;
+        }
         self.failed(api, status);
     }
 

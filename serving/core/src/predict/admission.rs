@@ -26,13 +26,13 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Its name in the metrics.
-    pub fn name(self) -> &'static str {
+    /// Its name among the refusals in the metrics; a request that is given up was let in.
+    pub fn refusal(self) -> Option<&'static str> {
         match self {
-            Cause::QueueFull => "queue_full",
-            Cause::TooLate => "too_late",
-            Cause::BatchQueueFull => "batch_queue_full",
-            Cause::Hanging => "hanging",
+            Cause::QueueFull => Some("queue_full"),
+            Cause::TooLate => Some("too_late"),
+            Cause::BatchQueueFull => Some("batch_queue_full"),
+            Cause::Hanging => None,
         }
     }
 

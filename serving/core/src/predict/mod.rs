@@ -153,7 +153,7 @@ impl<'a> Prediction<'a> {
         if let Some(route) = route {
             route.ended(cause.status_name(), self.arrived.elapsed());
         }
-        plan.stats().refused(self.api, cause.name(), cause.status_name(), &permit.principal);
+        plan.stats().refused(self.api, cause.refusal(), cause.status_name(), &permit.principal);
         self.seen.note(|| facts(plan, rows, permit));
         Declined::Overload(overload)
     }
