@@ -84,6 +84,27 @@ def test_the_command_shows_a_table_and_writes_json(
     assert numbers["ratio"] > 0
 
 
+def test_the_input_of_a_task_whose_images_have_the_size_of_its_model(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(photos, tmp_path / "photos")
+    (tmp_path / "sized_task.py").write_text(
+        "import keras\n"
+        "from modelyard.training import SupervisedTask\n"
+        "from modelyard.training.data import ImageFolder\n\n\n"
+        "class SizedTask(SupervisedTask):\n"
+        "    def __init__(self):\n"
+        "        layers = [keras.Input((20, 24, 3)), keras.layers.Flatten(), keras.layers.Dense(4)]\n"
+        f"        data = ImageFolder({str(folder)!r})\n"
+        "        super().__init__(lambda: keras.Sequential(layers), loss='mse', train=data, test=data)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = ["data", "bench", "task:sized_task:SizedTask", "--seconds", "0.3", "--rounds", "1", "--json", "-"]
+    assert main(arguments) == 0
+    speed = json.loads(capsys.readouterr().out)["input"]
+    assert speed["megabytes_per_second"] * 1e6 / speed["examples_per_second"] == pytest.approx(20 * 24 * 3 * 4 + 8)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -208,7 +208,7 @@ def _input(arguments: argparse.Namespace) -> tuple[str, Callable[[], tf.data.Dat
         tfrecord_dataset,
     )
     from modelyard.training.tasks import find_task
-    from modelyard.training.user import InputRequest
+    from modelyard.training.user import InputRequest, build
 
     name, split, size = arguments.input, arguments.split, arguments.batch_size
     if name in ("fashion", "mnist"):
@@ -216,6 +216,8 @@ def _input(arguments: argparse.Namespace) -> tuple[str, Callable[[], tf.data.Dat
         return name, lambda: source.batches(InputRequest(batch_size=size))
     if name.startswith("task:"):
         task = find_task(name.removeprefix("task:"))()
+        # Its data may take the size of the images from the model.
+        build(task)
         return name, lambda: task.train_dataset(InputRequest(batch_size=size))
     augmentation = Augmentation() if arguments.augment else None
     root = Path(name)
