@@ -133,6 +133,8 @@ def test_images_by_a_server(fashion: str, data: FashionMnist, labels: list[str],
     folder.mkdir(parents=True)
     for number in range(ROWS):
         Image.fromarray(data.test_images[number].reshape(28, 28)).save(folder / f"{number:02}.png")
+    # As ImageFolder writes it.
+    (tmp_path / "photos" / "vocabulary.txt").write_text("coat\nshoe\n")
     with serve(fashion, model="fashion", log_dir=tmp_path) as server:
         address = ["--server", f"grpc://{server.grpc_address}", "--signature", "image_bytes"]
         output = ["--output", str(tmp_path / "out"), "--outputs", "label"]

@@ -108,6 +108,8 @@ def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"y [{EXAMPLES}]" in capsys.readouterr().out
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.png").write_bytes(png(np.zeros((2, WIDTH), np.uint8)))
+    # As ImageFolder writes it.
+    (tmp_path / "images" / "vocabulary.txt").write_text("coat\nshoe\n")
     images = ["infer", str(run), "--data", str(tmp_path / "images"), "--output", str(tmp_path / "labels.npz")]
     assert main([*images, "--signature", "image_bytes"]) == 0
     saved = np.load(tmp_path / "labels.npz")

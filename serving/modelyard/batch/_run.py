@@ -31,6 +31,8 @@ from modelyard.errors import ConfigurationError, IntegrityError, InvalidInputErr
 _IMAGES = 1000
 _ROWS = Metrics.counter("modelyard", "rows")
 _POLL_S = 1.0
+#: What modelyard itself writes beside images and records: ``ImageFolder`` and ``modelyard data convert``.
+_BESIDE = ("manifest.json", "vocabulary.txt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,10 +169,10 @@ def _parts(options: FileOptions) -> list[_Part]:
 
 
 def _match(pattern: str) -> list[str]:
-    """The files of a pattern, or all below a folder that can be read, in their order."""
+    """The files of a pattern, or all below a folder, in their order."""
     found = _files(pattern)
     if not found:
-        found = [path for path in _files(f"{pattern.rstrip('/')}/**") if not _is_hidden(path)]
+        found = [path for path in _files(f"{pattern.rstrip('/')}/**") if not _is_passed_over(path)]
     if not found:
         raise ConfigurationError(
             f"There is no file {pattern}; expected files, a folder or a pattern such as 'in/*.jsonl'."
@@ -191,8 +193,9 @@ def _folders(pattern: str) -> set[str]:
     return {pattern} if Path(pattern).is_dir() else set()
 
 
-def _is_hidden(path: str) -> bool:
-    return path.rpartition("/")[2].startswith((".", "_"))
+def _is_passed_over(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return name.startswith((".", "_")) or name in _BESIDE
 
 
 def _stem(path: str) -> str:

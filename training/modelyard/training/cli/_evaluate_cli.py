@@ -128,7 +128,8 @@ def _infer(arguments: argparse.Namespace) -> None:
 
 def _read(path: Path) -> tuple[dict[str, Any] | None, tuple[Path, ...]]:
     if path.is_dir():
-        files = tuple(sorted(each for each in path.rglob("*") if each.is_file()))
+        # ImageFolder writes the classes into its folder.
+        files = tuple(sorted(each for each in path.rglob("*") if each.is_file() and each.name != "vocabulary.txt"))
         if not files:
             raise ConfigurationError(f"--data is {path}, a folder without files; expected images.")
         return None, files
