@@ -211,9 +211,10 @@ class Task(RemembersArguments, abc.ABC):
     def predict(self, inputs: Any) -> Mapping[str, Any]:
         """What the signature ``serving_default`` computes of inputs ``[B, ...]``.
 
-        By default the first model's outputs, by their names. Of a classifier ``class_id``, ``probabilities`` and, where
-        the data names its classes, ``label``: its outputs are taken for logits where no softmax ends it, and the loss
-        of a :class:`SupervisedTask` is not one of probabilities.
+        By default the first model's outputs, by their names; a single tensor is called ``output``, whatever its layer
+        is. Of a classifier ``class_id``, ``probabilities`` and, where the data names its classes, ``label``: its
+        outputs are taken for logits where no softmax ends it, and the loss of a :class:`SupervisedTask` is not one of
+        probabilities.
         """
         from modelyard.training.user._defaults import predict
 
