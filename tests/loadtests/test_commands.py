@@ -269,6 +269,16 @@ def test_scenarios(repository: Path, name: str, arguments: tuple[str, ...], text
 
 
 @pytest.mark.parametrize(
+    "command", ["capacity --p99-ms 5", "compare grpc://a:1 grpc://b:1", "scenario smoke", "h2load"]
+)
+def test_arrivals_of_a_plan_are_for_run(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text('[load]\narrivals = "constant"\n')
+    assert main(["loadtest", *command.split(), "--plan", str(plan)]) == 2
+    assert f"loadtest {command.split()[0]} has no use for a plan's arrivals" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("scenario", "rollout", "--host-grpc", "localhost:1"), "give --serve REPOSITORY"),

@@ -56,8 +56,11 @@ def command(name: str, argv: list[str]) -> int:
     add_arguments(parser)
     args = parser.parse_args(argv)
     options = options_from(args)
+    load = read_plan(args.plan).get("load", {}) if args.plan else {}
     if args.seed is None:
-        args.seed = read_plan(args.plan).get("load", {}).get("seed", 0) if args.plan else 0
+        args.seed = load.get("seed", 0)
+    if name != "run" and "arrivals" in load:
+        raise ConfigurationError(f"modelyard loadtest {name} has no use for a plan's arrivals: only run sends by them.")
     for flag, reason in _UNUSED.get(name, {}).items():
         if _is_given(options, flag):
             raise ConfigurationError(f"modelyard loadtest {name} has no use for {flag}: {reason}.")
