@@ -19,8 +19,8 @@ from modelyard.loadtests.options import EXIT_FAILED, add_arguments, duration, op
 _DESCRIPTION = """\
 Loads a served model over gRPC and REST, checks every answer, and ends with exit code 1 where a limit was
 broken, 2 where nothing could be measured, 130 where it was interrupted.
-It sends --data; to the demo's model test images; to any other the requests that warm its version up, where
---repository names the folder, else random values of its signature.
+It sends --data; else the requests that warm a version of --repository up; else test images to the demo's
+model, and random values of its signature to any other.
 Without a command Locust's users do it, each of whom waits for an answer before the next request.
 """
 _EXAMPLES = """\
