@@ -133,6 +133,7 @@ class AsyncClient:
             ModelNotFoundError: Unknown model or version.
             SignatureNotFoundError: Unknown signature.
             UnavailableError: The server cannot be reached or is not ready, or this client was closed.
+            UnsupportedError: A label over the Open Inference Protocol, which has none.
             ModelyardError: Any other failure, by its class.
         """
         call = predict_call(model, inputs, version, label, signature, outputs)
