@@ -31,7 +31,8 @@ _DEFAULTS = ExportOptions()
 _EXAMPLES = """\
 sources:
   a task             fashion: the newest checkpoint of its run, verified on its own data
-  a run              runs/photos: the same, with the task and the arguments that it was trained with
+  a run              runs/photos: the same, with the task and the arguments that it was trained with; or the folder
+                     of one of its checkpoints
   a SavedModel       its directory, in the format of TensorFlow 2 or 1
   a Keras model      model.keras
   an ONNX file       model.onnx, served as it is
