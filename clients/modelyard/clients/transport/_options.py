@@ -120,8 +120,8 @@ class ClientOptions:
         max_message_bytes: Longest answer; None for any.
         keepalive_s: Seconds of silence after which the other side is checked, and after which a pooled
             connection is closed; None leaves connections alone.
-        max_connections: Connections at most; further calls wait. A call has one for itself, but for asynchronous
-            gRPC, which shares one as long as the server lets it.
+        max_connections: Connections to each address at most; further calls wait. A call has one for itself, but for
+            asynchronous gRPC, which shares one as long as the server lets it.
         transport: How calls travel: ``own`` over this package's sockets, which takes a fraction of the time;
             ``library`` over grpcio and httpx, as calls through a proxy always do.
     """
