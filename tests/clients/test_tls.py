@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import pytest
@@ -127,6 +127,15 @@ def test_a_named_root_is_trusted_and_a_name_can_be_given(url: str, certificate: 
     with connect(address, ClientOptions(tls=TlsOptions(ca=certificate[1]))) as client:
         with pytest.raises(UnavailableError):
             client.status("m", timeout_s=20)
+
+
+@pytest.mark.parametrize("transport", ["own", "library"])
+def test_files_may_be_named_by_text(
+    url: str, certificate: tuple[Path, Path], transport: Literal["own", "library"]
+) -> None:
+    tls = TlsOptions(ca=str(certificate[1]))  # type: ignore[arg-type]
+    with connect(url, ClientOptions(tls=tls, transport=transport)) as client:
+        assert client.status("m", timeout_s=20).available == (3,)
 
 
 def test_a_name_that_is_not_in_the_certificate_is_told_apart_from_a_server_that_is_down(

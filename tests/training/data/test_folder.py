@@ -10,10 +10,13 @@ import pytest
 from modelyard.errors import ConfigurationError, DatasetNotFoundError, TrainingError
 from modelyard.training.data import (
     FashionMnist,
+    ImageCache,
     ImageFiles,
     ImageOptions,
     image_examples,
     image_folder_dataset,
+    load_idx_folder,
+    open_records,
     read_vocabulary,
     scan_images,
     write_vocabulary,
@@ -59,6 +62,18 @@ def test_the_vocabulary_may_be_elsewhere_or_given(copy: Path, tmp_path: Path) ->
     assert not (copy / "vocabulary.txt").exists()
     with pytest.raises(ConfigurationError, match="vocabulary cannot be saved"):
         scan_images(copy, vocabulary=tmp_path / "no" / "such" / "names.txt")
+
+
+def test_paths_may_be_text(copy: Path, tmp_path: Path) -> None:
+    write_vocabulary(str(tmp_path / "classes.txt"), ["coat", "shoe"])
+    assert read_vocabulary(str(tmp_path / "classes.txt")) == ("coat", "shoe")
+    cache, image = ImageCache(str(tmp_path / "cache")), ImageOptions(height=8, width=8)
+    assert len(cache.images(scan_images(str(copy)), "test", image)) > 0
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    with pytest.raises(DatasetNotFoundError, match="files named like train-00000-of-00008"):
+        open_records(str(tmp_path))
+    with pytest.raises(DatasetNotFoundError, match="Received the data folder"):
+        load_idx_folder(str(tmp_path))
 
 
 def test_an_image_stays_in_its_split(copy: Path) -> None:

@@ -67,6 +67,9 @@ class TlsOptions:
     server_name: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("ca", "certificate", "key"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, Path(getattr(self, name)))
         if (self.certificate is None) != (self.key is None):
             raise ConfigurationError("Mutual TLS takes a certificate and its key; received only one of them.")
 

@@ -32,8 +32,8 @@ class ImageCache(RemembersArguments):
             memory.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path | str | None = None) -> None:
+        self._folder = None if folder is None else Path(folder)
         self._arrays: dict[str, npt.NDArray[np.float32]] = {}
 
     def images(self, source: ImageSplits, split: str, image: ImageOptions) -> npt.NDArray[np.float32]:

@@ -14,7 +14,7 @@ from modelyard.training.data._mnist import Mnist
 _SIZE = (28, 28)
 
 
-def load_idx_folder(folder: Path) -> Mnist:
+def load_idx_folder(folder: Path | str) -> Mnist:
     """Loads ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and their likes of ``t10k``, each also as ``.gz``.
 
     So MNIST comes, and KMNIST, EMNIST's digits and others do. The classes are called by their numbers: ``0``, ``1``
@@ -24,6 +24,7 @@ def load_idx_folder(folder: Path) -> Mnist:
         DatasetNotFoundError: A file is missing.
         TrainingError: A file is damaged or holds something else.
     """
+    folder = Path(folder)
     train_images, train_labels = read_split(folder, "train")
     class_names = tuple(str(number) for number in range(int(train_labels.max()) + 1))
     test_images, test_labels = read_split(folder, "t10k", classes=len(class_names))

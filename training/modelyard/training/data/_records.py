@@ -64,7 +64,7 @@ class RecordFolder:
         return self.splits[name]
 
 
-def open_records(root: Path) -> RecordFolder:
+def open_records(root: Path | str) -> RecordFolder:
     """Lists a folder of TFRecord files, made by ``modelyard data convert`` or by anyone else.
 
     With a ``manifest.json`` the counts come from there; without one, the length of every record is read, which costs
@@ -74,6 +74,7 @@ def open_records(root: Path) -> RecordFolder:
         DatasetNotFoundError: There is no such folder, or it has no files named ``<split>-00000-of-00008.tfrecord``.
         TrainingError: A file of the set is missing or cut off, or the manifest is not valid.
     """
+    root = Path(root)
     if not root.is_dir():
         raise DatasetNotFoundError(f"There is no folder {root}; make one with: modelyard data convert SOURCE {root}")
     found: dict[str, dict[int, Path]] = {}

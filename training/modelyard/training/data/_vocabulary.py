@@ -11,7 +11,7 @@ from modelyard.errors import ConfigurationError, DatasetNotFoundError
 VOCABULARY_FILE = "vocabulary.txt"
 
 
-def read_vocabulary(path: Path) -> tuple[str, ...]:
+def read_vocabulary(path: Path | str) -> tuple[str, ...]:
     """Reads class names, one on each line; the line's number less one is the class.
 
     Raises:
@@ -19,20 +19,21 @@ def read_vocabulary(path: Path) -> tuple[str, ...]:
         ConfigurationError: It is empty, or names a class twice or not at all.
     """
     try:
-        names = tuple(path.read_text("utf-8").splitlines())
+        names = tuple(Path(path).read_text("utf-8").splitlines())
     except OSError as exc:
         raise DatasetNotFoundError(f"The vocabulary {path} cannot be read: {exc}.") from exc
     check_vocabulary(names, str(path))
     return names
 
 
-def write_vocabulary(path: Path, names: Sequence[str]) -> None:
+def write_vocabulary(path: Path | str, names: Sequence[str]) -> None:
     """Writes class names in the order of their numbers, one on each line, in one move: no reader sees half of them.
 
     Raises:
         ConfigurationError: The names are no vocabulary, or the file cannot be written.
     """
     check_vocabulary(names, str(path))
+    path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_text("\n".join(names) + "\n", "utf-8")
