@@ -263,8 +263,8 @@ class Server:
         Args:
             rules: Of each model its name, the version header and the sticky one (empty for none), the share of its
                 requests that go to ``run.shadow`` too, and its targets: name, version, label, the version that it is
-                now, share, and whether it is rolled back. The first target gets what the others leave. Of one that is
-                another version than before nothing is counted any more that was on its way.
+                now, share by the file, and whether it is rolled back. The first target gets what the others leave. Of
+                one that is another version than before nothing is counted any more that was on its way.
 
         Raises:
             ValueError: A header's name is none.

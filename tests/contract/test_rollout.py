@@ -36,6 +36,8 @@ RULES = {
     "same": "split { version: 1 } shadow { version: 2 share: 0.5 }",
     "failing": 'split { label: "stable" weight: 1 } split { label: "canary" weight: 1 } version_header: "x-version" '
     "rollback { max_error_rate: 0.1 min_samples: 10 }",
+    "beside": "split { version: 1 weight: 1 } split { version: 2 weight: 1 } split { version: 3 weight: 1 } "
+    'sticky_header: "x-user-id" rollback { max_error_rate: 0.1 min_samples: 10 }',
     "uneven": "split { version: 1 weight: 1 } split { version: 2 weight: 1 }",
     "slow": "split { version: 1 weight: 1 } split { version: 2 weight: 1 } rollback { max_p99_ms: 5 min_samples: 5 }",
     "differing": "split { version: 1 weight: 3 } split { version: 2 weight: 1 } shadow { version: 2 share: 1 } "
@@ -64,10 +66,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     publish_names(models / "names", ["ankle boot", "sac", "coat"])
     for _ in range(2):
         publish_affine(models / "same", slope=1.0, intercept=0.0)
-    for name in ("failing", "uneven"):
+    for name in ("failing", "uneven", "beside"):
         publish_affine(models / name, slope=1.0, intercept=0.0)
         # Its inputs have other names.
         publish_pairs(models / name)
+    publish_affine(models / "beside", slope=3.0, intercept=0.0)
     assert main(["repo", "label", str(models / "failing"), "stable", "1"]) == 0
     assert main(["repo", "label", str(models / "failing"), "canary", "2"]) == 0
     publish_affine(models / "overflowing", slope=1.0, intercept=0.0)
@@ -178,6 +181,24 @@ def test_sticky_keys(server: RunningServer, stub: prediction_service_pb2_grpc.Pr
     for user, version in list(expected.items())[:8]:
         headers = {"x-user-id": user}
         assert (by_oip(server, "split", headers), by_oip_grpc(server, "split", headers)) == (version, version)
+
+
+def test_a_rollback_moves_no_other_targets_users(
+    server: RunningServer, stub: prediction_service_pb2_grpc.PredictionServiceStub
+) -> None:
+    users: dict[int, list[str]] = {1: [], 2: [], 3: []}
+    for user in (f"user-{number}" for number in range(40)):
+        place = int.from_bytes(hashlib.sha256(b"beside\0" + user.encode()).digest()[:8], "big") / (1 << 64)
+        users[2 if place < 1 / 3 else 3 if place < 2 / 3 else 1].append(user)
+    assert min(map(len, users.values())) >= 5
+    for user in (users[2] * 4)[:20]:
+        assert server.post("/v1/models/beside:predict", BODY, {"x-user-id": user})[0] == 400
+    server.wait_until(lambda: row(server, "beside", "2")["state"] == "rolled back", WAIT_S, "rolled back")
+    for target, version in ((1, 1), (2, 1), (3, 3)):
+        for headers in ({"x-user-id": user} for user in users[target][:5]):
+            assert (by_grpc(stub, "beside", headers), by_rest(server, "beside", headers)) == (version, version)
+            assert by_oip(server, "beside", headers) == version
+    assert [row(server, "beside", target)["share"] for target in "123"] == pytest.approx([2 / 3, 0.0, 1 / 3])
 
 
 def test_a_header_names_the_version(

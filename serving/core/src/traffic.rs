@@ -29,9 +29,9 @@ pub struct Target {
     pub label: Option<String>,
     /// The version that it is now.
     pub serving: Option<i64>,
-    /// Of the requests, from 0 to 1; the first target's is what the others leave.
+    /// Of the requests, from 0 to 1, by the file; the first target's is what the others leave.
     pub share: f64,
-    /// It is rolled back: requests that name it get the first.
+    /// It is rolled back: requests that name it, and its share, get the first.
     pub out: bool,
     pub ended: Arc<Mutex<Ended>>,
 }
@@ -156,7 +156,7 @@ impl Rule {
         for (index, target) in self.targets.iter().enumerate().skip(1) {
             number -= target.share;
             if number < 0.0 {
-                return Some(index);
+                return Some(if target.out { 0 } else { index });
             }
         }
         Some(0)

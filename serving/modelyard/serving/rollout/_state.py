@@ -76,7 +76,7 @@ class RuleState:
     def for_core(self) -> tuple[str, str, str, float, list[_CoreTarget]]:
         """The rule as the native core takes it; see ``set_traffic``."""
         targets = [
-            (each.name, each.target.version, each.target.label, each.serving, each.share, bool(each.rolled_back))
+            (each.name, each.target.version, each.target.label, each.serving, each.weight, bool(each.rolled_back))
             for each in self.split
         ]
         rule = self.rule
@@ -121,9 +121,10 @@ class RuleState:
             # Not for secrets: it spreads requests.
             number = random.random()  # noqa: S311
         for state in self.split[1:]:
-            number -= state.share
+            # By the file: what is rolled back keeps its place, or the sticky keys of those behind it would move.
+            number -= state.weight
             if number < 0:
-                return state
+                return self.stable if state.rolled_back else state
         return self.stable
 
     def judge(self) -> Iterator[tuple[TargetState, str, str]]:
