@@ -16,9 +16,11 @@ from PIL import Image
 
 from modelyard.batch import BatchModel, FileOptions, predict_files
 from modelyard.cli import main
+from modelyard.clients import ClientOptions, connect
 from modelyard.errors import ConfigurationError, PredictionError
 from modelyard.training.data import FashionMnist, load_fashion_mnist
 from modelyard.wire import read_records, tensorflow_pb2
+from tests.support.access import entry, key_of
 from tests.support.classifier import publish_classifier
 from tests.support.object_store import s3
 from tests.support.server import serve
@@ -128,14 +130,21 @@ def test_parquet_and_records(fashion: str, parts: Path, images: np.ndarray, labe
     assert tensorflow_pb2.Example.FromString(record).features.feature["id"].int64_list.value[:] == [0]
 
 
-def test_images_by_a_server(fashion: str, data: FashionMnist, labels: list[str], tmp_path: Path) -> None:
+def test_images_by_a_server(
+    fashion: str, data: FashionMnist, labels: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "photos" / "deep"
     folder.mkdir(parents=True)
     for number in range(ROWS):
         Image.fromarray(data.test_images[number].reshape(28, 28)).save(folder / f"{number:02}.png")
     # As ImageFolder writes it.
     (tmp_path / "photos" / "vocabulary.txt").write_text("coat\nshoe\n")
-    with serve(fashion, model="fashion", log_dir=tmp_path) as server:
+    (tmp_path / "access.toml").write_text(entry("batches", "predict", "metadata"))
+    monkeypatch.setenv("MODELYARD_TOKEN", key_of("batches"))
+    flags = [f"--access_file={tmp_path / 'access.toml'}"]
+    with serve(fashion, model="fashion", log_dir=tmp_path, flags=flags, admin=False, wait=False) as server:
+        with connect(f"grpc://{server.grpc_address}", ClientOptions(token=key_of("batches"))) as client:
+            client.wait_ready("fashion")
         address = ["--server", f"grpc://{server.grpc_address}", "--signature", "image_bytes"]
         output = ["--output", str(tmp_path / "out"), "--outputs", "label"]
         assert main(["batch", "fashion", str(tmp_path / "photos"), *address, *output]) == 0

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from dataclasses import dataclass
 
 from modelyard.batch._model import BatchModel
+from modelyard.clients import ClientOptions
 from modelyard.console import ProgressBar, Shown
+from modelyard.errors import ConfigurationError
 from modelyard.lazy import needs_extra
 
 _DESCRIPTION = """\
@@ -26,7 +29,11 @@ examples:
   modelyard batch fashion parts --server grpc://host:8500 --output answers
   modelyard batch m/fashion in --output out -- --direct_num_workers=2 --direct_running_mode=multi_processing
   modelyard batch /models/fashion /data/parts --output /data/answers -- --runner=FlinkRunner --flink_master=host:8081
+
+environment:
+  MODELYARD_TOKEN   a key or web token of --server's, sent as a bearer token; set it for the runner's workers, too
 """
+_TOKEN = "MODELYARD_TOKEN"
 
 
 def main(argv: list[str]) -> int:
@@ -49,6 +56,7 @@ def _predict(args: argparse.Namespace, runner: list[str]) -> int:
     model = BatchModel(
         model=args.model, server=args.server, version=args.version, signature=args.signature, outputs=args.outputs,
         keep=args.keep, runtime=args.runtime, threads=args.threads,
+        client=ClientOptions(token=_token if os.environ.get(_TOKEN) else None),
     )  # fmt: skip
     options = FileOptions(
         model=model, inputs=args.input, output=args.output, form=args.format, batch_size=args.batch_size,
@@ -61,6 +69,14 @@ def _predict(args: argparse.Namespace, runner: list[str]) -> int:
     files = f"{report.written:,} file{'s' * (report.written != 1)}"
     sys.stdout.write(f"{files} written to {args.output}{rows}, {report.seconds:.1f} s{kept}.\n")
     return 0
+
+
+def _token() -> str:
+    """Read where it is sent: the token itself is in no job that a runner keeps."""
+    token = os.environ.get(_TOKEN)
+    if not token:
+        raise ConfigurationError(f"{_TOKEN} is set for modelyard batch and not for this worker of the runner's.")
+    return token
 
 
 @dataclass(frozen=True)
