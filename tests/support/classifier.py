@@ -35,10 +35,11 @@ _OUTPUTS = (
 
 
 def publish_classifier(model_dir: Path, data: FashionMnist) -> ModelVersion:
-    """Fits the means on the training images and publishes both signatures of the task ``fashion``."""
-    images = data.train_images.reshape(-1, 784).astype(np.float64) / 255
-    means = np.stack([images[data.train_labels == label].mean(axis=0) for label in range(10)])
-    variance = float(np.mean((images - means[data.train_labels]) ** 2)) * 20
+    """Fits the means on 10,000 training images and publishes both signatures of the task ``fashion``."""
+    images = data.train_images[:10_000].reshape(-1, 784).astype(np.float64) / 255
+    labels = data.train_labels[:10_000]
+    means = np.stack([images[labels == label].mean(axis=0) for label in range(10)])
+    variance = float(np.mean((images - means[labels]) ** 2)) * 20
     compute = _compute(means / variance, -(means**2).sum(axis=1) / (2 * variance), data.class_names)
     preprocess = IMAGE_BYTES + PREPROCESS_SUFFIX
     signatures = {
