@@ -289,11 +289,14 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, con
     }
 }
 
-/// Returns when a client that was told to go has had the time for it, and waits for no answer.
+/// Returns when a client that was told to go has had the time for it, and has waited for no answer meanwhile: the last
+/// one may still be on its way to the socket.
 async fn left(activity: &Activity) {
-    tokio::time::sleep(REFUSING).await;
-    while activity.is_answering() {
+    let mut answering = true;
+    while answering {
+        answering = activity.is_answering();
         tokio::time::sleep(REFUSING).await;
+        answering |= activity.is_answering();
     }
 }
 
