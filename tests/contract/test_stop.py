@@ -6,7 +6,6 @@ import collections
 import contextlib
 import http.client
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import pytest
 
 from modelyard.wire import PREDICTION_SERVICE, array_to_tensor, serving_pb2
 from tests.support.models import publish_affine, publish_slow
+from tests.support.namespaces import ALONE, needs_namespaces
 from tests.support.server import RunningServer, free_port, serve
 
 BODY = b'{"instances": [2.0]}'
@@ -196,14 +196,7 @@ def test_a_log_that_nobody_reads_holds_nothing_up(tmp_path: Path) -> None:
             os.close(reader)
 
 
-ALONE = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
-
-
-@pytest.mark.skipif(
-    shutil.which("unshare") is None
-    or subprocess.run([*ALONE, "true"], check=False, capture_output=True).returncode != 0,
-    reason="this machine allows no namespaces",
-)
+@needs_namespaces
 def test_process_1_can_be_stopped_while_it_starts(tmp_path: Path) -> None:
     # It reads this before it listens, and waits for us.
     config = tmp_path / "models.config"

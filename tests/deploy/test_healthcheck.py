@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from tests.deploy.conftest import DEPLOY
 from tests.support.models import publish_affine
+from tests.support.namespaces import ALONE, needs_namespaces
 from tests.support.server import free_port, serve
 
 SCRIPT = DEPLOY / "image" / "healthcheck.py"
@@ -97,16 +97,13 @@ def test_a_file_of_flags_that_is_gone(tmp_path: Path) -> None:
     assert check(f"--flagfile={file}") == (1, f"--flagfile={file} cannot be read: No such file or directory\n")
 
 
+@needs_namespaces
 @pytest.mark.parametrize("ports", ["--port=0 --rest_api_port={}", "--port={}"])
 def test_a_server_below_a_shell(tmp_path: Path, ports: str) -> None:
     """As wrappers of the entry point have it; with processes of its own, as a container has them.
 
     ``tensorflow_model_server`` with a gRPC port alone has no REST port, as upstream.
     """
-    unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    here = shutil.which("unshare") is not None
-    if not here or subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("needs user namespaces")
     publish_affine(tmp_path / "affine", slope=1.0, intercept=0.0)
     flags = f"{ports.format(free_port())} --model_base_path={tmp_path / 'affine'}"
     code = (
@@ -114,7 +111,7 @@ def test_a_server_below_a_shell(tmp_path: Path, ports: str) -> None:
         f"until {sys.executable} {SCRIPT}; do kill -0 $! || exit; sleep 0.2; done\n"
         "kill $!; wait"
     )
-    done = subprocess.run([*unshare, "sh", "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*ALONE, "sh", "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.endswith("\nready\n"), (done, (tmp_path / "log").read_text())
 
 

@@ -4,39 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.conftest import DEPLOY, ROOT
 from tests.support.models import publish_affine
-from tests.support.server import RunningServer, free_port
+from tests.support.server import RunningServer, serve
 
 PROGRAM = DEPLOY / "image" / "tensorflow_model_server"
 ENTRY_POINT = DEPLOY / "image" / "tf_serving_entrypoint.sh"
 
 
-@contextlib.contextmanager
-def running(command: list[str], *, model: str, folder: Path, **environment: str) -> Iterator[RunningServer]:
+def running(
+    program: list[str], *, model: str, folder: Path, **environment: str
+) -> contextlib.AbstractContextManager[RunningServer]:
     """Starts a command with the image's environment, on ports that are free here."""
-    grpc_port, rest_port = free_port(), free_port()
-    log = folder / "server.log"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    flags = [f"--port={grpc_port}", f"--rest_api_port={rest_port}"]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, *flags], stdout=output, stderr=output, env={**os.environ, "PATH": path, **environment}
-        )
-    server = RunningServer(process=process, model=model, grpc_port=grpc_port, rest_port=rest_port, log=log)
-    try:
-        server.wait_available()
-        yield server
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
+    return serve(None, model=model, log_dir=folder, program=program, env={"PATH": path, **environment})
 
 
 @pytest.fixture

@@ -109,18 +109,20 @@ def serve(
     flags: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     python: str = sys.executable,
+    program: Sequence[str] = (),
     wait: bool = True,
     admin: bool = True,
     poll_s: float = 0.1,
 ) -> Iterator[RunningServer]:
     """Starts a server, and stops it; whoever is on this machine may administer it, unless a test is about just that.
 
-    One that lives as long as the session, with versions that stay, has no reason to look for others ten times a second.
+    ``program`` is another command than ``python``'s. One that lives as long as the session, with versions that stay,
+    has no reason to look for others ten times a second.
     """
     grpc_port, rest_port = free_port(), free_port()
     log = log_dir / f"server-{grpc_port}.log"
     command = [
-        python, "-m", "modelyard.serving",
+        *(program or (python, "-m", "modelyard.serving")),
         f"--port={grpc_port}", f"--rest_api_port={rest_port}",
         *([] if base_path is None else [f"--model_name={model}", f"--model_base_path={base_path}"]),
         f"--file_system_poll_wait_seconds={poll_s}",
