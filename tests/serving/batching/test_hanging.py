@@ -50,6 +50,26 @@ def test_a_batch_whose_requests_hang_one_after_the_other_gives_its_slot_away_onc
     run(tmp_path, backend, test, batching=BatchParameters(max_batch_size=2, timeout_s=5.0))
 
 
+def test_threads_that_hang_one_after_the_other_give_a_slot_away_each(tmp_path: Path) -> None:
+    backend = Hanging()
+
+    async def test(predictor: Predictor) -> None:
+        slots = predictor._workers.of("m").slots
+        (version,) = predictor._manager.loaded()
+        asked = asyncio.gather(ask(predictor, 1.0), ask(predictor, 2.0), return_exceptions=True)
+        await until_async(lambda: len(backend.threads) == 2)
+        for free, thread in enumerate(backend.threads, 1):
+            predictor._manager.suspend(version, "It hangs.", threads=[thread], limit_s=1.0)
+            assert slots._value == free
+        assert [type(answer) for answer in await asked] == [DeadlineExceededError] * 2
+        backend.let_go.release(2)
+        await until_async(lambda: not predictor._workers.of("m").computing)
+        # Who ends late takes the slot that was given away for it, and gives it back.
+        await until_async(lambda: slots._value == 2)
+
+    run(tmp_path, backend, test, batching=BatchParameters(max_batch_size=1), workers=2)
+
+
 @pytest.mark.parametrize("hangs", [True, False])
 def test_of_a_request_in_parts_the_rest_is_left_that_nobody_waits_for(tmp_path: Path, hangs: bool) -> None:
     backend = Hanging()

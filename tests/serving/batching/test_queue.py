@@ -60,6 +60,8 @@ def test_where_the_time_of_a_request_went(tmp_path: Path, backend: Doubler) -> N
         parts = (row.queue.ns, row.compute_input.ns, row.compute_infer.ns, row.compute_output.ns)
         assert all(0 <= part <= 2e9 * most_s for part in parts)
         assert row.success.ns == sum(parts) and 1e9 * least_s <= row.success.ns <= 2e9 * most_s
+        # In microseconds and in nanoseconds.
+        assert latency.sum == pytest.approx(row.compute_infer.ns / 1e3, rel=1e-9)
         # The second waited for the first.
         assert row.queue.ns >= 0.02e9 and row.compute_infer.ns >= 0.02e9
         (each,) = row.batches.values()

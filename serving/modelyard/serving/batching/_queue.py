@@ -12,7 +12,7 @@ import itertools
 import logging
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -266,7 +266,7 @@ class BatchQueue:
             # As upstream: padding repeats the first row of the last request.
             outputs, execution = self._execute(inputs, rows, rows - batch[-1].rows, alone=len(batch) == 1)
             return outputs, [execution]
-        parts, executions = [], []
+        parts, executions = defaultdict[str, list[npt.NDArray[Any]]](list), []
         for start in range(0, rows, most):
             if start:
                 # Nobody may wait for the rest of it.
@@ -275,9 +275,10 @@ class BatchQueue:
                     raise refusal
             part = {name: array[start : start + most] for name, array in inputs.items()}
             outputs, execution = self._execute(part, min(most, rows - start), 0, alone=False)
-            parts.append(outputs)
+            for name, array in outputs.items():
+                parts[name].append(array)
             executions.append(execution)
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, executions
+        return {name: np.concatenate(arrays) for name, arrays in parts.items()}, executions
 
     def _execute(self, inputs: Arrays, rows: int, padding: int, *, alone: bool) -> tuple[Arrays, tuple[int, int, int]]:
         size = self._parameters.padded_size(rows) if self._shared else rows
@@ -359,10 +360,11 @@ def _times(task: Task, begun_ns: int, computed_ns: int, *, ok: bool) -> RequestT
 
 def merge(parts: Sequence[Arrays], parameters: BatchParameters) -> Arrays:
     """Several requests' inputs as one batch; a batch of one is not copied."""
-    if len(parts) == 1:
-        return parts[0]
+    first, *others = parts
+    if not others:
+        return first
     merged: dict[str, npt.NDArray[Any]] = {}
-    for name in parts[0]:
+    for name in first:
         arrays = [part[name] for part in parts]
         if parameters.pad_variable_length:
             arrays = _pad_inner(arrays, zeros=parameters.pad_with_zeros)
