@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -107,6 +108,13 @@ def load(url: str, done: threading.Event, answers: Counter[float], errors: list[
             # Whatever it is, it is a failure.
             except Exception as exc:
                 errors.append(repr(exc))
+
+
+@pytest.mark.parametrize("header", ["authorization", "x-api-key", "grpc-timeout"])
+def test_pages_of_other_origins_may_send_credentials(header: str) -> None:
+    """Of both kinds that the server takes: a browser sends no header that the answer to its first question lacks."""
+    (allowed,) = [line for line in CONFIG.read_text().splitlines() if "allow_headers:" in line]
+    assert header in re.split(r"[\s,:]+", allowed)
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])

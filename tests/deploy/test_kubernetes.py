@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ipaddress
 import shutil
 import subprocess
 from pathlib import Path
@@ -51,6 +52,20 @@ def test_follows_the_schemas(resources: list[Resource], version: str) -> None:
             kubernetes_validate.validate(resource, version, strict=True)
             checked += 1
     assert checked >= 8
+
+
+@pytest.mark.parametrize("address", ["169.254.169.254", "169.254.170.23"])
+def test_pods_that_copy_models_reach_credentials_that_a_cloud_gives_them(address: str) -> None:
+    """Instance metadata, and EKS Pod Identity: over HTTP, at addresses of the link."""
+    egress = one(render(KUBERNETES / "overlays" / "object-store"), "NetworkPolicy")["spec"]["egress"]
+    assert any(
+        ipaddress.ip_address(address) in ipaddress.ip_network(peer["ipBlock"]["cidr"])
+        for rule in egress
+        for peer in rule.get("to", [])
+        if 80 in [each["port"] for each in rule["ports"]]
+    )
+    # Nothing else in the cluster is open.
+    assert all("to" in rule or {each["port"] for each in rule["ports"]} == {53, 443} for rule in egress)
 
 
 @pytest.mark.parametrize("field", ["replicaz", "strategy"])
