@@ -172,7 +172,7 @@ def proven(model: Doubler, *verdicts: str, gainless: bool = False) -> frozenset[
         servable(model),
         signatures={name: Signature(inputs=(), outputs=(), compute="g") for name in names},
         rows={
-            name: RowsCheck(verdict=verdict, reason="Cumsum")  # type: ignore[arg-type]
+            name: RowsCheck(verdict=verdict, reason=f"Cumsum in {name}")  # type: ignore[arg-type]
             for name, verdict in zip(names, verdicts, strict=True)
             if verdict
         },
@@ -191,7 +191,7 @@ def test_what_was_proven_at_export_counts(clock: Clock, caplog: pytest.LogCaptur
     caplog.clear()
     # An experiment may overlook it.
     assert proven(model, "independent", "dependent") == APART
-    assert "'g' apart: Cumsum" in said(caplog)
+    assert "'g' apart: Cumsum in s1" in said(caplog)
     assert model.batches == []
 
 

@@ -18,7 +18,7 @@ from modelyard.serving import ModelConfig, ModelManager, ModelSpec, Predictor, W
 from modelyard.serving.config import BatchParameters, PredictionLogConfig, PredictionLogLimits
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.prediction import PredictionLogs, Regression
-from modelyard.serving.requests import Caller
+from modelyard.serving.requests import Caller, Facts
 from tests.support.doubler import Arrays, Doubler, drive, servable
 from tests.support.waiting import until_async
 
@@ -76,11 +76,13 @@ def regress(predictor: Predictor, *examples: bytes, caller: Caller | None = None
 
 @pytest.mark.parametrize("batching", [None, BatchParameters()], ids=["alone", "batched"])
 def test_a_call_over_examples_waits_once(tmp_path: Path, batching: BatchParameters | None) -> None:
-    """It is one request of those that may wait, though its batch has a queue of its own."""
+    """It is one request of those that may wait, though its batch has a queue of its own; its rows are told once."""
 
     async def test(predictor: Predictor, _: ModelManager) -> None:
         for _turn in range(3):
-            answer = await regress(predictor, b"", b"\x7a\x01a")
+            facts = Facts()
+            answer = await regress(predictor, b"", b"\x7a\x01a", caller=Caller(facts=facts))
+            assert facts.rows == 2
             assert isinstance(answer, Regression) and answer.values.tolist() == [0.0, 3.0]
             await until_async(lambda: predictor.waiting == 0)
 
