@@ -48,6 +48,7 @@ from modelyard.artifact import (
 )
 from modelyard.errors import ConfigurationError, IntegrityError, ManifestError, ModelNotFoundError, PublishError
 from tests.support.models import publish_affine
+from tests.support.waiting import until
 
 
 def main(arguments: list[str]) -> int:
@@ -471,10 +472,15 @@ def test_killed_before_every_file_operation(publisher: Publisher) -> None:
 
 def test_killed_at_twenty_random_moments(publisher: Publisher) -> None:
     """Publishing, labelling and collecting in a loop, until SIGKILL: what a reader sees is whole each time."""
-    rng = random.Random(7)
+    rng, pace = random.Random(7), 0.0
     for _ in range(20):
-        child = publisher.start()
-        time.sleep(rng.uniform(0.0, 0.15))
+        child, began = publisher.start(), time.monotonic()
+        if not pace:
+            # How long one of them takes here and now.
+            until(lambda: publisher.folder.exists() and list_versions(publisher.folder))
+            pace = time.monotonic() - began
+        else:
+            time.sleep(rng.uniform(0.0, 3 * pace))
         os.kill(child, signal.SIGKILL)
         assert publisher.ended_by() == -signal.SIGKILL
         publisher.check()

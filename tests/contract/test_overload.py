@@ -63,7 +63,7 @@ def test_what_would_wait_too_long_is_refused(tmp_path: Path) -> None:
         answers = [wait.result() for wait in waits]
         refused = [answer for answer in answers if answer[0] == 429]
         assert {answer[0] for answer in answers} == {200, 429}
-        assert all(after == "1" and "overloaded" in error for _, after, error, _ in refused)
+        assert all(1 <= int(after or 0) <= 10 and "overloaded" in error for _, after, error, _ in refused)
         assert codes <= {grpc.StatusCode.RESOURCE_EXHAUSTED}
         # When the rush is over, requests are admitted again.
         assert by_rest(server)[0] == 200

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableSequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -126,7 +126,7 @@ def _tensors(message: Any) -> Iterator[Any]:
     for field, value in message.ListFields():
         if field.message_type is None:
             continue
-        for each in value if field.is_repeated else [value]:
+        for each in value if isinstance(value, MutableSequence) else [value]:
             if field.message_type.name == "TensorProto":
                 yield each
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from importlib.metadata import version as installed_version
 from typing import Any, TypeVar
 
@@ -228,7 +228,7 @@ def document_of(message: Message) -> dict[str, Any]:
     document: dict[str, object] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
-        if field.is_repeated:
+        if isinstance(value, MutableSequence):
             document[field.name] = [document_of(item) if isinstance(item, Message) else item for item in value]
         elif not field.has_presence or message.HasField(field.name):
             enum = field.enum_type
