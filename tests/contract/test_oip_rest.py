@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import http.client
 import json
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http as triton
+import tritonclient.http.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
 from tests.support.models import publish_affine
@@ -211,12 +213,34 @@ def test_compression_both_ways(client: triton.InferenceServerClient, algorithm: 
     assert (result.as_numpy("y") == 3.0).all()
 
 
-def test_answers_are_compressed_only_on_request(half_server: RunningServer) -> None:
+def test_predictions_are_compressed_only_on_request(half_server: RunningServer) -> None:
     unpack: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.decompress, "deflate": zlib.decompress}
+    body = json.dumps({"inputs": [x_input([2], [1])]}).encode()
     for accepted, encoding in (("", None), ("br", None), ("gzip;q=0", None), ("deflate, gzip;q=0.5", "deflate")):
-        _, headers, body = call(half_server, "GET", "/v2", headers={"Accept-Encoding": accepted})
+        _, headers, answer = call(half_server, "POST", f"{MODEL}/infer", body, {"Accept-Encoding": accepted})
         assert headers.get("content-encoding") == encoding
-        assert json.loads(unpack[encoding](body) if encoding else body)["name"] == "modelyard"
+        assert json.loads(unpack[encoding](answer) if encoding else answer)["model_name"] == "half"
+
+
+def test_nothing_but_predictions_is_compressed(
+    half_server: RunningServer, client: triton.InferenceServerClient
+) -> None:
+    # aiohttp accepts gzip by itself, and tritonclient inflates predictions only.
+    async def told() -> list[Any]:
+        async with triton_aio.InferenceServerClient(f"127.0.0.1:{half_server.rest_port}") as client:
+            with pytest.raises(InferenceServerException, match="^.404. Servable not found"):
+                await client.get_model_metadata("nobody")
+            return [
+                await client.get_server_metadata(),
+                await client.get_model_metadata("half"),
+                await client.get_model_config("half"),
+                await client.get_inference_statistics("half"),
+                *await client.get_model_repository_index(),
+            ]
+
+    assert all(each.get("name", "half") in ("half", "modelyard") for each in asyncio.run(told()))
+    with pytest.raises(InferenceServerException, match="^.400. input size does not match"):
+        client.infer("half", [], response_compression_algorithm="gzip")
 
 
 def test_classification(client: triton.InferenceServerClient) -> None:

@@ -97,14 +97,10 @@ class OipRest:
     async def answer(self, request: HttpRequest) -> Answer:
         """Answers one request; our errors are answers too, whatever else escapes is the caller's to report."""
         try:
-            answer = await self._dispatch(request)
+            return await self._dispatch(request)
         except ModelyardError as exc:
             answer = _error(http_status_of(exc), exc.message)
-            answer = replace(answer, headers=[*answer.headers, *hints_of(exc)])
-        accepted = request.headers.get("accept-encoding", "")
-        if len(answer.body) <= SMALL_BYTES:
-            return compressed(answer, accepted)
-        return await self._predictor.offload(lambda: compressed(answer, accepted))
+            return replace(answer, headers=[*answer.headers, *hints_of(exc)])
 
     async def _dispatch(self, request: HttpRequest) -> Answer:
         allowed: list[str] = []
@@ -214,9 +210,14 @@ class OipRest:
                 async with asyncio.timeout(self._limits.left_s(request.caller)):
                     with self._predictor.budget.charge() as charge:
                         call = await self._offload(request, partial(read, charge), model=name)
-                        return await self._service.infer(call, partial(answer_of, strict=self._options.strict_json))
+                        answer = await self._service.infer(call, partial(answer_of, strict=self._options.strict_json))
             except TimeoutError as exc:
                 raise self._limits.late() from exc
+        # As Triton does, nothing else: its clients inflate predictions, and neither metadata nor errors.
+        accepted = request.headers.get("accept-encoding", "")
+        if len(answer.body) <= SMALL_BYTES:
+            return compressed(answer, accepted)
+        return await self._predictor.offload(lambda: compressed(answer, accepted))
 
     async def _body_object(self, request: HttpRequest) -> dict[str, object]:
         def read() -> dict[str, object]:
