@@ -294,6 +294,11 @@ def _raw(*parts: bytes) -> Callable[[service_pb2.ModelInferRequest], None]:
     return change
 
 
+def _shared_beside_raw(message: service_pb2.ModelInferRequest) -> None:
+    _raw(b"1234")(message)
+    message.inputs.add(name="y", datatype="FP32", shape=[1]).parameters["shared_memory_region"].string_param = "r"
+
+
 BAD: list[tuple[str, Callable[[service_pb2.ModelInferRequest], object], grpc.StatusCode, str]] = [
     ("raw and typed", _mixed, grpc.StatusCode.INVALID_ARGUMENT, "contents field must not be specified"),
     ("two raw for one", _raw(b"1234", b"1234"), grpc.StatusCode.INVALID_ARGUMENT, "expected 1 raw_input_contents"),
@@ -349,6 +354,12 @@ BAD: list[tuple[str, Callable[[service_pb2.ModelInferRequest], object], grpc.Sta
         lambda m: setattr(m.inputs[0].parameters["shared_memory_region"], "string_param", "r"),
         grpc.StatusCode.UNIMPLEMENTED,
         "Shared memory is not supported",
+    ),
+    (
+        "shared memory beside raw",
+        _shared_beside_raw,
+        grpc.StatusCode.UNIMPLEMENTED,
+        "Shared memory is not supported (input 'y')",
     ),
 ]
 

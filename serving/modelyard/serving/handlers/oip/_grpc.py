@@ -168,6 +168,9 @@ def _request_of(message: inference_pb2.ModelInferRequest, context: Context) -> I
 
 def infer_request(message: inference_pb2.ModelInferRequest) -> InferRequest:
     """Decodes a request; its tensors are decoded later, on a worker thread."""
+    for item in message.inputs:
+        # First: such an input has no contents.
+        refuse_shared_memory(_parameters(item.parameters), f"input {item.name!r}")
     raw = message.raw_input_contents
     if raw:
         if any(item.HasField("contents") for item in message.inputs):
@@ -180,7 +183,6 @@ def infer_request(message: inference_pb2.ModelInferRequest) -> InferRequest:
             )
     tensors: list[tuple[str, Callable[[], npt.NDArray[Any]]]] = []
     for index, item in enumerate(message.inputs):
-        refuse_shared_memory(_parameters(item.parameters), f"input {item.name!r}")
         sizes = check_shape(list(item.shape), tensor=item.name)
         decode = partial(raw_to_array, raw[index]) if raw else partial(contents_to_array, item.contents)
         tensors.append((item.name, partial(decode, item.datatype, sizes, tensor=item.name)))
