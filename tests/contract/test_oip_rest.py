@@ -488,6 +488,19 @@ def test_models_come_and_go_on_request(explicit: RunningServer, tmp_path: Path) 
             client.load_model("affine", config="{}")
 
 
+def test_a_model_is_loaded_as_soon_as_it_is_in_the_repository(tmp_path: Path) -> None:
+    publish_affine(tmp_path / "models" / "first", slope=2.0, intercept=0.5)
+    flags = [f"--model_repository={tmp_path / 'models'}", "--model_control_mode=explicit"]
+    with serve(None, model="", log_dir=tmp_path, flags=flags, wait=False, poll_s=3600) as server:
+        server.wait_until(lambda: server.get("/v2/health/live")[0] == 200, 60, "live")
+        publish_affine(tmp_path / "models" / "second", slope=3.0, intercept=0.0)
+        with triton.InferenceServerClient(f"127.0.0.1:{server.rest_port}") as client:
+            client.load_model("second")
+            assert client.is_model_ready("second") and not client.is_model_ready("first")
+            with pytest.raises(InferenceServerException, match="'third' is not configured; .*: first, second"):
+                client.load_model("third")
+
+
 def test_a_model_that_does_not_load_makes_the_server_unready(tmp_path: Path) -> None:
     (tmp_path / "broken" / "1").mkdir(parents=True)
     with serve(tmp_path / "broken", model="broken", log_dir=tmp_path, wait=False) as server:

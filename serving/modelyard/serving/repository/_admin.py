@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from modelyard.artifact import Location
-from modelyard.errors import ConfigurationError, FixedConfigurationError, ServerError
+from modelyard.errors import ConfigurationError, FixedConfigurationError, ModelNotFoundError, ServerError
 from modelyard.serving.config import Complaints, ModelConfig, models_from_message, models_of_repository, read_text_proto
 from modelyard.serving.repository._manager import ModelManager
 from modelyard.wire import serving_pb2
@@ -26,8 +26,10 @@ class Admin:
     def __init__(self, manager: ModelManager) -> None:
         self._manager = manager
         self._repository: Location | None = None
-        #: Changes of the configuration happen one after the other, and loads and unloads of each model.
+        #: Changes of the configuration happen one after the other, what files say among themselves, and loads and
+        #: unloads of each model.
         self._changing = asyncio.Lock()
+        self._reading = asyncio.Lock()
         self._controlling: dict[str, asyncio.Lock] = {}
         #: Of loads and unloads on request: on the event loop's, rollbacks, reloads and the stop would wait behind them.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="admin")
@@ -50,10 +52,18 @@ class Admin:
             await self.reload(models_from_message(config))
 
     async def load(self, name: str) -> None:
-        await self._control(self._manager.load_model, name)
+        """Loads a model, and returns when it is loaded."""
+        try:
+            await self._control(self._manager.load_model, name)
+        except ModelNotFoundError:
+            if self._repository is None:
+                raise
+            # It may have been put there since the last look.
+            await self._apply(partial(self._read_repository, self._repository))
+            await self._control(self._manager.load_model, name)
 
     async def unload(self, name: str) -> None:
-        """Unloads a model, and returns when that is done; raises as :meth:`load` does."""
+        """Unloads a model, and returns when that is done."""
         await self._control(self._manager.unload_model, name)
 
     async def _control(self, change: Callable[[str], None], name: str) -> None:
@@ -104,12 +114,20 @@ class Admin:
             *([] if repository is None else [partial(self._read_repository, repository)]),
         ]
         for read in reads:
+            said = await self._apply(read)
+        self._manager.look()
+        return said
+
+    async def _apply(self, read: Callable[[], Sequence[ModelConfig]]) -> str:
+        """Reads what says which models there are, and serves these; returns what is different then."""
+        # An older answer must not come after a newer one.
+        async with self._reading:
             configs = await asyncio.to_thread(read)
             said = _difference(self._manager.configs, configs)
             if said:
+                # The next change may come while these load.
                 await self.reload(configs, timeout_s=0.0)
-        self._manager.look()
-        return said
+            return said
 
     async def _poll(self, read: Callable[[], Sequence[ModelConfig]], wait_s: float, what: str) -> None:
         complaints = Complaints(_LOG)
@@ -117,10 +135,7 @@ class Admin:
             await asyncio.sleep(wait_s)
             try:
                 with complaints.about("the configuration stays as it was"):
-                    configs = await asyncio.to_thread(read)
-                    if configs != self._manager.configs:
-                        # The next change may come while these load.
-                        await self.reload(configs, timeout_s=0.0)
+                    await self._apply(read)
             # If this task ended, changes of the file would go unnoticed.
             except Exception:
                 _LOG.exception("%s could not be applied; trying again", what)
