@@ -93,7 +93,9 @@ def test_the_configuration_is_tritons(half_server: RunningServer, client: triton
     assert config["version_policy"] == {"latest": {"num_versions": 1}}
     # Of rows of nothing, no batch dimension can be left out.
     assert config["max_batch_size"] == 0
-    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1], "optional": False}]
+    # Triton's format is there for clients that look it up.
+    described = {"name": "x", "data_type": "TYPE_FP32", "format": "FORMAT_NONE", "dims": [-1], "optional": False}
+    assert config["input"] == [described]
     assert config["output"] == [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}]
     _, _, text = call(half_server, "GET", f"{MODEL}/config?signature_name=strings")
     assert [tensor["data_type"] for tensor in json.loads(text)["input"]] == ["TYPE_STRING"]

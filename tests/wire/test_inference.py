@@ -24,7 +24,7 @@ OMITTED = {
         "default_priority_level", "default_queue_policy", "max_queue_delay_microseconds", "preferred_batch_size",
         "preserve_ordering", "priority_levels", "priority_queue_policy",
     },
-    "inference.ModelInput": {"allow_ragged_batch", "format", "is_non_linear_format_io", "is_shape_tensor", "reshape"},
+    "inference.ModelInput": {"allow_ragged_batch", "is_non_linear_format_io", "is_shape_tensor", "reshape"},
     "inference.ModelOutput": {"is_non_linear_format_io", "is_shape_tensor", "label_filename", "reshape"},
     "inference.ModelStatistics": {"memory_usage", "response_stats"},
 }  # fmt: skip
@@ -71,6 +71,7 @@ def test_fields_are_tritons(name: str) -> None:
 def test_data_types_are_tritons() -> None:
     theirs = {value.name: value.number for value in model_config_pb2.DESCRIPTOR.enum_types_by_name["DataType"].values}
     assert dict(inference_pb2.DataType.items()) == theirs
+    assert inference_pb2.ModelInput.Format.items() == model_config_pb2.ModelInput.Format.items()
 
 
 def test_methods_are_tritons() -> None:
