@@ -242,8 +242,13 @@ def test_what_was_measured_on_a_cpu_is_not_for_another_device(version, caplog: p
 
 
 def test_an_empty_directory_is_refused(version) -> None:
-    with pytest.raises(LoadError, match="holds no model"):
-        load_servable("half", 1, version(""), LoadOptions())
+    path = version("")
+    with pytest.raises(LoadError, match="holds no model: it has nothing; expected saved_model.pb"):
+        load_servable("half", 1, path, LoadOptions())
+    for name in ("model.plan", "model.py", "a.txt", "b.txt"):
+        (path / name).touch()
+    with pytest.raises(LoadError, match="it has a.txt, b.txt, model.plan, ...; expected"):
+        load_servable("half", 1, path, LoadOptions())
 
 
 def test_where_nothing_is_installed_every_way_out_is_named(version, monkeypatch: pytest.MonkeyPatch) -> None:

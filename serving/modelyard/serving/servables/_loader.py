@@ -58,6 +58,8 @@ _LOG = logging.getLogger("modelyard.serving")
 
 #: How much faster rows of a large batch must be than single rows: the first row of a batch waits for its last.
 _GAIN = 1.05
+#: So many files of a folder without a model are named.
+_NAMED = 3
 
 
 def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> Servable:
@@ -145,9 +147,11 @@ def _verified(version: int, path: Path, options: LoadOptions) -> Manifest | None
 def _choose(path: Path, manifest: Manifest | None, options: LoadOptions) -> Runtime:
     available = available_runtimes(path)
     if not available:
+        names = sorted(each.name for each in path.glob("*"))
+        held = ", ".join([*names[:_NAMED], *(["..."] if names[_NAMED:] else [])]) or "nothing"
         raise LoadError(
-            f"{path} holds no model: expected {SAVED_MODEL_NAME}, {TFLITE_NAME}, {TRITON_ONNX}, {ONNX_FOLDER}/*.onnx "
-            f"or {TRITON_SAVED_MODEL}/. Export one with: modelyard export"
+            f"{path} holds no model: it has {held}; expected {SAVED_MODEL_NAME}, {TFLITE_NAME}, {TRITON_ONNX}, "
+            f"{ONNX_FOLDER}/*.onnx or {TRITON_SAVED_MODEL}/. Export one with: modelyard export"
         )
     needed = device_runtime(options.device)
     if needed is not None and options.runtime not in (None, needed):
