@@ -51,10 +51,23 @@ def test_the_page_runs(tmp_path: Path) -> None:
 def test_unknown_flags_are_answered_with_those_of_the_table() -> None:
     rows = re.findall(r"^\| ((?:`--[a-z-]+`(?:, )?)+) \| .*?`(--[a-z_]+)", TEXT, re.MULTILINE)
     pairs = [(flag, here) for flags, here in rows for flag in re.findall(r"--[a-z-]+", flags)]
-    assert ("--http-port", "--rest_api_port") in pairs and len(pairs) == 9
+    assert ("--http-port", "--rest_api_port") in pairs and len(pairs) == 21
     for flag, here in pairs:
         with pytest.raises(ConfigurationError, match=f"^Unknown argument {flag}. Did you mean {here}\\?$"):
             parse_flags([f"{flag}=1"])
+
+
+def test_all_flags_of_a_manifest_are_answered_at_once() -> None:
+    # What KServe's own runtime for Triton has.
+    args = ["tritonserver", "--model-store=/mnt/models", "--grpc-port=9000", "--http-port", "8080", "--allow-http=true"]
+    with pytest.raises(ConfigurationError) as caught:
+        parse_flags(args)
+    assert str(caught.value) == (
+        "Unknown argument --model-store. Did you mean --model_repository? "
+        "Unknown argument --grpc-port. Did you mean --port? "
+        "Unknown argument --http-port. Did you mean --rest_api_port? "
+        "Unknown argument --allow-http. See --help for the flags there are."
+    )
 
 
 def test_the_flags() -> None:

@@ -55,14 +55,26 @@ _TITLES = {
 _TRITON = {
     "--exit-timeout-secs": "--drain_seconds",
     "--grpc-port": "--port",
+    "--grpc-restricted-protocol": "--access_file",
+    "--grpc-root-cert": "--ssl_config_file",
+    "--grpc-server-cert": "--ssl_config_file",
+    "--grpc-server-key": "--ssl_config_file",
+    "--grpc-use-ssl": "--ssl_config_file",
+    "--grpc-use-ssl-mutual": "--ssl_config_file",
+    "--http-max-input-size": "--rest_api_max_body_bytes",
     "--http-port": "--rest_api_port",
+    "--http-restricted-api": "--access_file",
     "--load-model": "--model_config_file",
+    "--log-error": "--log_level",
+    "--log-info": "--log_level",
     "--log-verbose": "--log_level",
+    "--log-warning": "--log_level",
     "--metrics-port": "--rest_api_port",
     "--repository-poll-secs": "--file_system_poll_wait_seconds",
 }
-#: What many name again behind the entry point of TensorFlow Serving's image, which goes on without it.
-_PROGRAMS = ("tensorflow_model_server", "tf_serving_entrypoint.sh")
+#: What many name again behind the entry point of TensorFlow Serving's image, which goes on without it; Triton's image
+#: takes its program's name there, and its flags are answered each for itself.
+_PROGRAMS = ("tensorflow_model_server", "tf_serving_entrypoint.sh", "tritonserver")
 #: Files that name files.
 _MAX_FILES = 8
 
@@ -93,7 +105,9 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     if unknown == [_sagemaker.ARGUMENT]:
         args.sagemaker, unknown = True, []
     if unknown:
-        raise ConfigurationError(_unknown(unknown[0]))
+        # What stands between flags may be their values.
+        flags = [each for each in unknown if each.startswith("-")]
+        raise ConfigurationError(" ".join(dict.fromkeys(map(_unknown, flags or unknown[:1]))))
     for flag in FLAGS:
         if flag.kind in ("int", "float"):
             _check_bounds(flag, getattr(args, flag.name))
