@@ -51,7 +51,7 @@ def test_the_page_runs(tmp_path: Path) -> None:
 def test_unknown_flags_are_answered_with_those_of_the_table() -> None:
     rows = re.findall(r"^\| ((?:`--[a-z-]+`(?:, )?)+) \| .*?`(--[a-z_]+)", TEXT, re.MULTILINE)
     pairs = [(flag, here) for flags, here in rows for flag in re.findall(r"--[a-z-]+", flags)]
-    assert ("--http-port", "--rest_api_port") in pairs and len(pairs) == 21
+    assert ("--http-port", "--rest_api_port") in pairs and len(pairs) == 22
     for flag, here in pairs:
         with pytest.raises(ConfigurationError, match=f"^Unknown argument {flag}. Did you mean {here}\\?$"):
             parse_flags([f"{flag}=1"])
