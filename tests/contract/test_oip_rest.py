@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import http.client
 import json
+import shutil
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -488,6 +489,23 @@ def test_models_come_and_go_on_request(explicit: RunningServer, tmp_path: Path) 
             client.load_model("nobody")
         with pytest.raises(InferenceServerException, match="Parameter 'config' is not supported"):
             client.load_model("affine", config="{}")
+
+
+def test_files_that_were_replaced_are_loaded_on_request(explicit: RunningServer, tmp_path: Path) -> None:
+    def answered() -> Any:
+        return infer(explicit, {"inputs": [x_input([2], [1])]}, "/v2/models/affine/infer")[1]["outputs"][0]["data"]
+
+    publish_affine(tmp_path / "other", slope=3.0, intercept=0.0)
+    with triton.InferenceServerClient(f"127.0.0.1:{explicit.rest_port}") as client:
+        client.load_model("affine")
+        shutil.copytree(tmp_path / "other" / "1", tmp_path / "affine" / "1", dirs_exist_ok=True)
+        assert answered() == [2.5]
+        client.load_model("affine")
+        assert answered() == [6.0]
+        next((tmp_path / "affine" / "1").rglob("*.onnx")).write_bytes(b"no model")
+        with pytest.raises(InferenceServerException, match="'affine' cannot be loaded: version 1: "):
+            client.load_model("affine")
+        assert answered() == [6.0] and client.is_model_ready("affine")
 
 
 def test_a_model_is_loaded_as_soon_as_it_is_in_the_repository(tmp_path: Path) -> None:

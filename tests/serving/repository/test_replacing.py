@@ -220,6 +220,24 @@ def test_a_model_that_leaves_takes_its_copies_with_it(store: RemotePath, tmp_pat
     assert bool(list(tmp_path.glob("cache/m/*/*"))) is not leaves
 
 
+def test_what_is_put_there_again_keeps_its_copy(store: RemotePath, tmp_path: Path) -> None:
+    watcher = ModelWatcher(
+        ModelConfig(name="m", base_path=store), load, WatchOptions(explicit=True, cache_dir=tmp_path / "cache")
+    )
+    watcher.enable()
+    (first,), (copy,) = watcher.loaded(), tmp_path.glob("cache/m/*/*")
+    watcher.enable()
+    assert watcher.loaded() == [first]
+    file = store / "1" / "manifest.json"
+    file.write_bytes(file.read_bytes())
+    watcher.enable()
+    (second,) = watcher.loaded()
+    assert (second is not first, second.path, copy.is_dir()) == (True, copy, True)
+    watcher.disable()
+    assert not copy.exists()
+    assert watcher.stop()
+
+
 def test_a_copy_that_cannot_be_loaded_is_removed(store: RemotePath, tmp_path: Path) -> None:
     def refuse(config: ModelConfig, version: int, path: Path) -> Servable:
         raise LoadError(f"no runtime for {path.name}")

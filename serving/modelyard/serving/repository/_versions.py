@@ -57,6 +57,22 @@ class Version:
     def available(self) -> bool:
         return self.state is VersionState.AVAILABLE
 
+    def is_outdated(self, path: Location, *, asked: bool) -> bool:
+        """Whether there is something else to load by its number than what was loaded, or tried.
+
+        Args:
+            path: Its directory now.
+            asked: Whether somebody asks for it, who may have replaced its files.
+        """
+        if self.path != path:
+            # The base path was changed, and the new one has a version of the same number.
+            return self.rejected != (path, file_stamp(path))
+        if self.state is VersionState.END and self.error is None:
+            # It was unloaded, and is aspired again.
+            return True
+        # One that failed is tried again when its files change.
+        return (self.state is VersionState.END or (asked and self.available)) and self.stamp != file_stamp(path)
+
     @property
     def loaded(self) -> Servable:
         """The servable of a version that can answer."""

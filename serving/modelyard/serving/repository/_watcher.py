@@ -49,6 +49,8 @@ class ModelWatcher(VersionTable):
         #: Whether a version could answer at any time since the model was last asked for.
         self.has_been_ready = False
         self._enabled = not options.explicit
+        #: Whether this poll is a request's: what is loaded is loaded again where its files were replaced.
+        self._asked = False
         #: Those of the aspired versions that the policy alone would not have loaded.
         self._labelled: frozenset[int] = frozenset()
         self._complaints = Complaints(_LOG, logging.WARNING)
@@ -99,7 +101,7 @@ class ModelWatcher(VersionTable):
         with self._lock:
             self._enabled, self._polled = True, False
         with self._polling:
-            self._retries = dict.fromkeys(self._retries, (0, 0.0))
+            self._retries, self._asked = dict.fromkeys(self._retries, (0, 0.0)), True
         self._poll()
         reason = self.failure()
         if reason:
@@ -191,6 +193,7 @@ class ModelWatcher(VersionTable):
                 return
             if self._enabled:
                 self._look(config)
+                self._asked = False
             else:
                 self._problem = self._not_requested()
                 self._reconcile(())
@@ -285,11 +288,7 @@ class ModelWatcher(VersionTable):
         known = self._versions.get(item.number)
         if known is None or (item.path in self._retries and time.monotonic() >= self._retries[item.path][1]):
             return True
-        if known.path != item.path:
-            # The base path was changed, and the new one has a version of the same number.
-            return known.rejected != (item.path, file_stamp(item.path))
-        # A version that failed is tried again when its files change, one that was unloaded when it is aspired again.
-        return known.state is VersionState.END and (known.error is None or known.stamp != file_stamp(item.path))
+        return known.is_outdated(item.path, asked=self._asked)
 
     def _unload_surplus(self) -> None:
         aspired, available = self._aspired, self._available()
@@ -395,6 +394,7 @@ class ModelWatcher(VersionTable):
         if servable is None:
             return  # Its batch hung twice, and each time a thread was to unload it: the other one did.
         servable.close()
-        if not self._keep_copies:
+        # A replacement with the same content has the same copy.
+        if not (self._keep_copies or any(each.path == servable.path for each in self.loaded())):
             self._cache.forget(servable.path)
         _LOG.info("model %s version %d is unloaded", self._config.name, version.number)
