@@ -125,6 +125,8 @@ FAILURES: dict[str, tuple[type[errors.ModelyardError], dict[str, Any]]] = {
     ),
     "ragged": (errors.InvalidInputError, {"inputs": {"x": [[1.0], [1.0, 2.0]]}}),
     "unknown output": (errors.InvalidInputError, {"outputs": ["z"]}),
+    "no output's name": (errors.InvalidInputError, {"outputs": [5]}),
+    "no signature's name": (errors.ConfigurationError, {"signature": "\udcff"}),
     "repeated output": (errors.InvalidInputError, {"outputs": ["y", "y"]}),
     "no name": (errors.InvalidModelSpecError, {"model": ""}),
     "version and label": (errors.InvalidModelSpecError, {"version": 1, "label": "a"}),

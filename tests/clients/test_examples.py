@@ -82,6 +82,9 @@ def test_multi_inference(examples: Client) -> None:
     assert classification.rows == ((ClassScore(label="", score=2.5),),)  # type: ignore[union-attr]
     with pytest.raises(errors.ConfigurationError, match="at least one InferenceTask"):
         examples.multi_inference("half", [{"x": 1.0}], [])
+    for wrong in (["classify"], tasks[0], iter(tasks)):
+        with pytest.raises(errors.ConfigurationError, match="Expected a list of InferenceTask; received"):
+            examples.multi_inference("half", [{"x": 1.0}], wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -93,6 +96,7 @@ def test_multi_inference(examples: Client) -> None:
         ([{"x": np.zeros((2, 2))}], errors.InvalidInputError, "flat list"),
         ([{"x": 1 << 70}], errors.InvalidInputError, "64 bits"),
         ([b"\xff"], errors.InvalidInputError, "no tf.Example"),
+        ([{"x": "\udcff"}], errors.InvalidInputError, "feature 'x': expected text that UTF-8 can write"),
         ([3], errors.InvalidInputError, "received int"),
         ([{"x": Path("absent.bin")}], errors.InvalidInputError, "absent.bin"),
         (7, errors.InvalidInputError, "list of examples or a DataFrame"),
@@ -132,7 +136,7 @@ def test_reload_config(tmp_path: Path) -> None:
             client.reload_config(
                 [
                     ModelConfig(name="a", base_path=str(tmp_path / "a"), latest=1),
-                    ModelConfig(name="b", base_path=str(tmp_path / "b"), versions=(1,)),
+                    ModelConfig(name="b", base_path=tmp_path / "b", versions=(1,)),  # type: ignore[arg-type]
                 ]
             )
             assert client.wait_ready("b").available == (1,)
@@ -141,6 +145,9 @@ def test_reload_config(tmp_path: Path) -> None:
                 client.reload_config([ModelConfig(name="c", base_path="relative")])
             with pytest.raises(errors.ConfigurationError, match="latest or versions"):
                 client.reload_config([ModelConfig(name="c", base_path="/c", latest=1, versions=(1,))])
+            for wrong in (None, ["c"], [ModelConfig(name="c", base_path="/c", labels=None)]):  # type: ignore[arg-type]
+                with pytest.raises(errors.ConfigurationError, match="list of ModelConfig|cannot be configured so"):
+                    client.reload_config(wrong)  # type: ignore[arg-type]
         with connect(server.rest_url) as client, pytest.raises(errors.UnsupportedError, match="grpc://"):
             client.reload_config([])
 

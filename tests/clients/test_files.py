@@ -93,6 +93,14 @@ def test_every_output(fashion_server: RunningServer, fashion: FashionMnist, tmp_
     assert len(classes) == 5
 
 
+def test_paths_of_rows_may_be_text(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("x\n1\n")
+    info = TensorInfo(name="x", dtype="float32", shape=(-1,))
+    signature = SignatureInfo(name="s", method="", inputs={"x": info}, outputs={})
+    (row,) = read_rows([str(tmp_path / "rows.csv")], signature)
+    assert row.inputs == {"x": 1.0}
+
+
 def test_failures_are_rows_and_a_second_run_sends_only_those(
     fashion_server: RunningServer, fashion: FashionMnist, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -152,6 +152,12 @@ def test_one_mapping_is_no_list_of_rows(make: Any, rows: Any) -> None:
         make("grpc://localhost").predict_many("m", rows)
 
 
+@pytest.mark.parametrize("make", [connect, connect_async])
+def test_options_are_no_mapping(make: Any) -> None:
+    with pytest.raises(errors.ConfigurationError, match=r"Expected ManyOptions; received dict. .*batch_size=64"):
+        make("grpc://localhost").predict_many("m", [], {"batch_size": 2})
+
+
 def test_stacking() -> None:
     assert stack([{"a": 1, "b": b"x"}, {"a": 2, "b": b"y"}]) == {"a": [1, 2], "b": [b"x", b"y"]}
     assert stack([{"a": np.zeros(3)}] * 2)["a"].shape == (2, 3)
@@ -163,9 +169,15 @@ def test_stacking() -> None:
         stack([{"a": np.zeros(1)}, {"a": np.ma.array([1.0], mask=[True])}])
 
 
-@pytest.mark.parametrize("arguments", [{"batch_size": 0}, {"concurrency": 0}, {"batch_size": True}, {"timeout_s": 0}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *({"batch_size": 0}, {"concurrency": 0}, {"batch_size": True}, {"timeout_s": 0}),
+        *({"skip": None}, {"skip": (index for index in (1, 2))}, {"progress": True}),
+    ],
+)
 def test_options_are_checked(arguments: dict[str, Any]) -> None:
-    with pytest.raises(errors.ConfigurationError, match="1 or more|more than 0"):
+    with pytest.raises(errors.ConfigurationError, match="1 or more|more than 0|a set of indices|to be a function"):
         ManyOptions(**arguments)
 
 

@@ -88,6 +88,10 @@ def test_unknown_names(model: Model) -> None:
         _ = model.signatures.image_byte
     with pytest.raises(errors.InvalidInputError, match="no output 'label_'"):
         model.predict(np.zeros((1, 28, 28, 1)), outputs=["label_"])
+    with pytest.raises(errors.SignatureNotFoundError, match="no signature None"):
+        model.predict({}, signature=None)  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidInputError, match="names of outputs as text; received 5"):
+        model.predict(np.zeros((1, 28, 28, 1)), outputs=5)  # type: ignore[arg-type]
     with pytest.raises(errors.InvalidInputError, match="expected one value, or inputs by name"):
         model.signatures.serving_default(1, image=2)
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from modelyard.clients.api._async_runner import AsyncRunner, AsyncTransport, run_many
-from modelyard.clients.api._calls import check_many, examples_call, predict_call
+from modelyard.clients.api._calls import check_many, examples_call, many_options, predict_call
 from modelyard.clients.api._connect import address_of, make_protocol, options_of, uses_proxy
 from modelyard.clients.api._many import ManyOptions, Row, RowResult
 from modelyard.clients.api._model import AsyncModel
@@ -126,9 +126,9 @@ class AsyncClient:
             may be views of the answer, which are read-only.
 
         Raises:
-            ConfigurationError: A timeout that is none.
+            ConfigurationError: A timeout or a signature's name that is none.
             DeadlineExceededError: No answer in time.
-            InvalidInputError: An input is missing, unknown, or of another dtype or shape.
+            InvalidInputError: An input is missing, unknown, or of another dtype or shape; or an output is unknown.
             InvalidModelSpecError: No model name, a bad version or label.
             ModelNotFoundError: Unknown model or version.
             SignatureNotFoundError: Unknown signature.
@@ -212,7 +212,7 @@ class AsyncClient:
             One result for each task, in their order.
 
         Raises:
-            ConfigurationError: No task, or one of another method.
+            ConfigurationError: No list of tasks, or one of another method.
             ModelyardError: As :meth:`predict`.
             UnsupportedError: The Open Inference Protocol has no such call.
         """
@@ -247,10 +247,11 @@ class AsyncClient:
             beside a bad one are answered all the same.
 
         Raises:
+            ConfigurationError: Options of another type.
             InvalidInputError: One mapping, or something else that is no list of rows.
             InvalidModelSpecError: No model name, a bad version or label.
         """
-        options = options or ManyOptions()
+        options = many_options(options)
         check_many(rows, model, version, label)
         call = partial(
             self.predict,
@@ -331,7 +332,7 @@ class AsyncClient:
             timeout_s: Deadline in seconds; None for the client's.
 
         Raises:
-            ConfigurationError: An entry says two different things.
+            ConfigurationError: These are no entries, or one says two different things.
             ModelyardError: As :meth:`predict`.
             UnsupportedError: The server is not reached over TensorFlow Serving's gRPC API.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 
+from modelyard.clients.api._many import ManyOptions
 from modelyard.clients.protocols import ExamplesCall, PredictCall, make_target
 from modelyard.errors import ConfigurationError, InvalidInputError
 
@@ -26,8 +27,28 @@ def predict_call(
         target=make_target(model, version, label),
         inputs=inputs,
         signature=_signature(signature),
-        outputs=(outputs,) if isinstance(outputs, str) else tuple(outputs or ()),
+        outputs=output_names(outputs),
     )
+
+
+def output_names(outputs: object) -> tuple[str, ...]:
+    """The outputs to return, one name or several; raises InvalidInputError."""
+    given = outputs or ()
+    names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else (given,)
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidInputError(f"Expected names of outputs as text; received {outputs!r}.")
+    return names
+
+
+def many_options(options: ManyOptions | None) -> ManyOptions:
+    """The options of predict_many; raises ConfigurationError for anything else."""
+    if options is None:
+        return ManyOptions()
+    if not isinstance(options, ManyOptions):
+        raise ConfigurationError(
+            f"Expected ManyOptions; received {type(options).__name__}. Write, say, ManyOptions(batch_size=64)."
+        )
+    return options
 
 
 def check_many(rows: object, model: str, version: int | None, label: str | None) -> None:
@@ -49,6 +70,7 @@ def examples_call(
 
 
 def _signature(name: object) -> str:
-    if not isinstance(name, str):
+    # What text UTF-8 can write, JSON can.
+    if not isinstance(name, str) or name.encode(errors="replace").decode() != name:
         raise ConfigurationError(f"Expected the name of a signature; received {name!r}.")
     return name

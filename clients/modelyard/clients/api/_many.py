@@ -44,6 +44,11 @@ class ManyOptions:
                 raise ConfigurationError(f"Expected a whole number of 1 or more; received {name}={value!r}.")
         if self.timeout_s is not None:
             check_seconds(self.timeout_s, "timeout_s")
+        # A generator has no elements, but those that nobody has looked for yet.
+        if not isinstance(self.skip, Container):
+            raise ConfigurationError(f"Expected skip to be a set of indices, or the like; received {self.skip!r}.")
+        if self.progress is not None and not callable(self.progress):
+            raise ConfigurationError(f"Expected progress to be a function, or None; received {self.progress!r}.")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

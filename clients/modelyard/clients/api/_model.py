@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy.typing as npt
 
+from modelyard.clients.api._calls import output_names
 from modelyard.clients.protocols import DEFAULT_SIGNATURE
 from modelyard.clients.values import (
     ModelMetadata,
@@ -67,7 +68,7 @@ class BoundSignature(Generic[_T]):
             ModelyardError: As the client's ``predict``.
         """
         known = self.info.outputs
-        for name in [outputs] if isinstance(outputs, str) else outputs or ():
+        for name in output_names(outputs):
             if name not in known:
                 raise InvalidInputError(
                     f"Signature {self.info.name!r} has no output {name!r}{_hint(name, known)}. It has {_listed(known)}."
@@ -217,8 +218,7 @@ def prepare_inputs(inputs: object, info: SignatureInfo) -> dict[str, npt.NDArray
     for name in inputs:
         if name not in expected:
             raise InvalidInputError(
-                f"Signature {info.name!r} has no input {name!r}{_hint(str(name), expected)}. "
-                f"Expected {_listed(expected)}."
+                f"Signature {info.name!r} has no input {name!r}{_hint(name, expected)}. Expected {_listed(expected)}."
             )
     missing = [name for name in expected if name not in inputs]
     if missing:
@@ -267,6 +267,6 @@ def _listed(infos: Mapping[str, TensorInfo]) -> str:
     return ", ".join(f"{info.name}: {_described(info)}" for info in infos.values())
 
 
-def _hint(name: str, known: Mapping[str, object]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
+def _hint(name: object, known: Mapping[str, object]) -> str:
+    near = difflib.get_close_matches(str(name), list(known), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""

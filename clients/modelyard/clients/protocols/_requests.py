@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import operator
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -104,21 +105,24 @@ def status_message(target: Target) -> bytes:
 
 
 def reload_message(models: Sequence[ModelConfig]) -> bytes:
+    entries = tuple(models) if isinstance(models, Iterable) else (models,)
+    if not all(isinstance(model, ModelConfig) for model in entries):
+        raise ConfigurationError(f"Expected a list of ModelConfig; received {models!r}.")
     request = serving_pb2.ReloadConfigRequest()
     request.config.model_config_list.SetInParent()
-    for model in models:
+    for model in entries:
         if model.versions and model.latest is not None:
             raise ConfigurationError(f"Model {model.name!r}: expected latest or versions; received both.")
         entry = request.config.model_config_list.config.add()
         try:
-            entry.name, entry.base_path, entry.model_platform = model.name, model.base_path, model.platform
+            entry.name, entry.base_path, entry.model_platform = model.name, os.fspath(model.base_path), model.platform
             if model.versions:
                 entry.model_version_policy.specific.versions.extend(model.versions)
             elif model.latest is not None:
                 entry.model_version_policy.latest.num_versions = model.latest
             for label, version in model.labels.items():
                 entry.version_labels[label] = version
-        except (TypeError, ValueError) as exc:
+        except (AttributeError, TypeError, ValueError) as exc:
             raise ConfigurationError(f"Model {model.name!r} cannot be configured so: {exc}.") from exc
     return request.SerializeToString()
 

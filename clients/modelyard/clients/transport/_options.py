@@ -151,6 +151,14 @@ class ClientOptions:
             if not isinstance(getattr(self, name), kind):
                 received = type(getattr(self, name)).__name__
                 raise ConfigurationError(f"Expected {name} to be a {kind.__name__}; received one of type {received}.")
+        ttl = self.metadata_ttl_s
+        if not (isinstance(ttl, (int, float)) and ttl >= 0):
+            raise ConfigurationError(f"Expected a number of 0 or more; received metadata_ttl_s={ttl!r}.")
+        token: object = self.token
+        if token is not None and not isinstance(token, str) and not callable(token):
+            # Not its value, which may be a secret.
+            received = type(token).__name__
+            raise ConfigurationError(f"Expected token to be text or a function; received one of type {received}.")
         for name in ("hedge_after_s", "keepalive_s"):
             value = getattr(self, name)
             if value is not None:

@@ -43,7 +43,7 @@ def is_image_file(path: Path) -> bool:
     return path.suffix.lower() in IMAGES
 
 
-def read_rows(paths: Sequence[Path], signature: SignatureInfo) -> Iterator[SourceRow]:
+def read_rows(paths: Sequence[Path | str], signature: SignatureInfo) -> Iterator[SourceRow]:
     """Reads the rows of files, one file after the other; a row that cannot be read has its error, and others follow.
 
     Args:
@@ -55,7 +55,7 @@ def read_rows(paths: Sequence[Path], signature: SignatureInfo) -> Iterator[Sourc
         IntegrityError: A TFRecord file is damaged or cannot be read.
         InvalidRequestError: A file as a whole does not fit the signature.
     """
-    for path in paths:
+    for path in map(Path, paths):
         try:
             yield from _rows(path, signature)
         except OSError as exc:

@@ -50,6 +50,8 @@ def multi_inference_message(target: Target, tasks: Sequence[InferenceTask], exam
 def check_tasks(tasks: Sequence[InferenceTask]) -> None:
     if not tasks:
         raise ConfigurationError("Expected at least one InferenceTask; received none.")
+    if not isinstance(tasks, Sequence) or not all(isinstance(task, InferenceTask) for task in tasks):
+        raise ConfigurationError(f"Expected a list of InferenceTask; received {tasks!r}.")
     for task in tasks:
         if task.method not in _METHODS:
             raise ConfigurationError(f"Expected the method 'classify' or 'regress'; received {task.method!r}.")

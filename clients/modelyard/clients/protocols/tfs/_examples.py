@@ -76,6 +76,11 @@ def _example(value: object, where: str) -> tensorflow_pb2.Example:
             _fill(example.features.feature[name], content)
         except InvalidInputError as exc:
             raise InvalidInputError(f"{where}, feature {name!r}: {exc.message}") from exc
+        except UnicodeEncodeError as exc:
+            raise InvalidInputError(
+                f"{where}, feature {name!r}: expected text that UTF-8 can write; received {exc.object!r}. Send bytes "
+                "instead."
+            ) from exc
         except TypeError as exc:
             raise InvalidInputError(f"{where}: expected names of features as text; received {name!r}.") from exc
     return example
