@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +110,20 @@ def test_random_integers_are_from_the_widest_range_that_is_accepted() -> None:
     assert limits(lambda *_: 0) == {"int32": (0, 1), "uint8": (0, 1)}
 
 
+def damaged(content: bytes) -> bytes:
+    return content[:100] + bytes(each ^ 0x5A for each in content[100:1500]) + content[1500:]
+
+
 def pickled(folder: Path) -> Path:
     np.save(folder / "a.npy", np.array([{}], object), allow_pickle=True)
     return folder / "a.npy"
+
+
+def archive(folder: Path, change: Callable[[bytes], bytes], **arrays: Any) -> Path:
+    """An ``.npz`` file that is not as it was written."""
+    np.savez_compressed(folder / "a.npz", **(arrays or {"x": np.random.default_rng(0).normal(size=(300, 2))}))
+    (folder / "a.npz").write_bytes(change((folder / "a.npz").read_bytes()))
+    return folder / "a.npz"
 
 
 def text(folder: Path, name: str) -> Path:
@@ -126,6 +138,10 @@ def text(folder: Path, name: str) -> Path:
         (lambda folder: folder / "absent.npy", X, r"absent\.npy does not exist\."),
         (lambda folder: text(folder, "a.csv"), X, "is of no known kind; expected an .npz"),
         (lambda folder: text(folder, "a.npz"), X, "cannot be read"),
+        (lambda folder: archive(folder, lambda content: content[:-30]), X, "cannot be read: File is not a zip file"),
+        (lambda folder: archive(folder, lambda content: b""), X, "cannot be read: No data left in file"),
+        (lambda folder: archive(folder, damaged), X, "cannot be read"),
+        (lambda folder: archive(folder, bytes, x=np.float32(1)), X, "something else than arrays with a row for each"),
         (lambda folder: text(folder, "a.tfrecord"), X, "is no TFRecord file"),
         (lambda folder: folder, X, "holds no images"),
         (lambda folder: "random", WORD, "'word' of signature 'f' is string; random examples are numbers"),
@@ -136,6 +152,19 @@ def test_data_that_cannot_be_used(make: Any, inputs: TensorSpec, message: str, t
         load_data(make(tmp_path), {"f": signature(inputs)}, limit=3)
 
 
+@pytest.mark.parametrize("limit", [0, -1, "5", 2.5])
+def test_a_number_of_examples_that_is_none(limit: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"number of examples \(--examples\) is .*; expected a whole"):
+        load_data("random", {"f": signature(X)}, limit=limit)
+
+
+def test_arrays_are_known_by_what_they_are(tmp_path: Path) -> None:
+    x = np.ones((4, 2), np.float32)
+    with (tmp_path / "a.npz").open("wb") as file:
+        np.save(file, x)
+    np.testing.assert_array_equal(load_data(tmp_path / "a.npz", {"f": signature(X)}, limit=3).inputs["f"]["x"], x[:3])
+
+
 @pytest.mark.parametrize("arrays", [{"y": [0.0]}, {"x": [[0.0, 1.0]], "y": [0.0]}])
 def test_arrays_for_nothing(arrays: dict[str, Any], tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", **arrays)
@@ -144,6 +173,13 @@ def test_arrays_for_nothing(arrays: dict[str, Any], tmp_path: Path) -> None:
         load_data(tmp_path / "a.npz", TWO, limit=3)
     with pytest.raises(ConfigurationError, match=message):
         name_arrays(arrays, TWO)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, np.float32(5), np.array(5), iter([5])])
+def test_what_is_no_array_is_named(wrong: Any) -> None:
+    for arrays in ({"x": wrong}, {"x": np.ones((4, 2)), "labels": wrong}):
+        with pytest.raises(ConfigurationError, match=r"The data's '(x|labels)' is a \w+; expected an array, or a list"):
+            name_arrays(arrays, TWO)
 
 
 def test_labels_of_examples_of_several_sizes() -> None:

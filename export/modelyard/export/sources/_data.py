@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +84,11 @@ def load_data(
         score: How many different answers a signature has for inputs, 0 where it fails; asked for ``random``.
 
     Raises:
-        ConfigurationError: There is nothing to read, or it does not fit.
+        ConfigurationError: There is nothing to read, it cannot be read or does not fit; or the limit is below 1.
     """
+    given: object = limit
+    if not isinstance(given, Integral) or limit < 1:
+        raise ConfigurationError(f"The number of examples (--examples) is {limit!r}; expected a whole number >= 1.")
     if str(path) == RANDOM:
         return _random(signatures, limit, score)
     path = Path(path)
@@ -91,13 +97,11 @@ def load_data(
     try:
         if path.is_dir():
             return _images(path, signatures, limit)
-        if path.suffix == ".npz":
-            return _archive(path, signatures, limit)
-        if path.suffix == ".npy":
-            return _array(path, signatures, limit)
+        if path.suffix in (".npy", ".npz"):
+            return _arrays(path, signatures, limit)
         if path.suffix in _RECORDS:
             return _records(path, signatures, limit)
-    except (OSError, ValueError) as exc:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as exc:
         hint = ". Save text as an array of str, not of objects" if "Object arrays" in str(exc) else ""
         raise ConfigurationError(f"The data {path} cannot be read: {exc}{hint}.") from exc
     raise ConfigurationError(
@@ -161,23 +165,26 @@ def _numbers(
     return rng.integers(0, 2, shape).astype(bool) if dtype.kind == "b" else rng.standard_normal(shape).astype(dtype)
 
 
-def _archive(path: Path, signatures: Mapping[str, Signature], limit: int) -> VerificationData:
-    # No pickle: an archive is data, not a program.
-    with np.load(path, allow_pickle=False) as archive:
-        arrays = {key: _read(archive[key][:limit]) for key in archive.files}
-    return name_arrays(arrays, signatures, path.name)
-
-
-def _read(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return as_wire_array(array) if array.dtype.kind in "SU" else array
-
-
-def _array(path: Path, signatures: Mapping[str, Signature], limit: int) -> VerificationData:
-    array = _read(np.load(path, allow_pickle=False)[:limit])
+def _arrays(path: Path, signatures: Mapping[str, Signature], limit: int) -> VerificationData:
+    # Opened here: numpy leaves a file open that is no archive.
+    with path.open("rb") as file:
+        # No pickle: an archive is data, not a program.
+        loaded = np.load(file, allow_pickle=False)
+        if not isinstance(loaded, np.ndarray):
+            arrays = {key: _read(loaded[key], limit) for key in loaded.files}
+            return name_arrays(arrays, signatures, path.name)
+    array = _read(loaded, limit)
     single = {name: each.inputs[0].name for name, each in signatures.items() if len(each.inputs) == 1}
     return VerificationData(
         inputs={name: {key: array} for name, key in single.items()}, description=f"{len(array)} examples of {path.name}"
     )
+
+
+def _read(array: Any, limit: int) -> npt.NDArray[Any]:
+    # What is no array in an archive is bytes.
+    if not isinstance(array, np.ndarray) or array.ndim == 0:
+        raise ValueError("it holds something else than arrays with a row for each example, [N, ...]")
+    return as_wire_array(array[:limit]) if array.dtype.kind in "SU" else array[:limit]
 
 
 def _images(path: Path, signatures: Mapping[str, Signature], limit: int) -> VerificationData:

@@ -20,12 +20,19 @@ def name_arrays(
     """Arrays or lists called ``INPUT``, ``SIGNATURE/INPUT`` or ``labels``, of a file or of Python.
 
     Raises:
-        ConfigurationError: There is none for an input, or one that is for nothing.
+        ConfigurationError: There is none for an input, or one that is for nothing; or something else than an array.
     """
     arrays: dict[str, Any] = {}
     for key, value in data.items():
         group = {f"{key}/{name}": each for name, each in value.items()} if isinstance(value, Mapping) else {key: value}
         arrays.update(group)
+    for key, value in arrays.items():
+        # Of numpy's arrays those of a single value have a length that is none.
+        if not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0:
+            raise ConfigurationError(
+                f"The data's {key!r} is a {type(value).__name__}; expected an array, or a list with an example in each "
+                "place. What there is none of is left out."
+            )
     inputs: dict[str, dict[str, Any]] = {}
     known: set[str] = set()
     for name, signature in signatures.items():
