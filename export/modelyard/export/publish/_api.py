@@ -149,6 +149,8 @@ def export(
     """
     if options is not None and not isinstance(options, ExportOptions):
         raise ConfigurationError(f"options is a {type(options).__name__}; expected ExportOptions(...).")
+    if source is not None and not isinstance(source, Source):
+        raise ConfigurationError(f"source is a {type(source).__name__}; expected Source(...) of modelyard.artifact.")
     changes: dict[str, Any] = {"formats": formats, "precision": precision, "budget": budget}
     options = replace(
         options or ExportOptions(), **{name: value for name, value in changes.items() if value is not None}

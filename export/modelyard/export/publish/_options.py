@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -21,6 +22,11 @@ Library = Literal["torch", "sklearn", "xgboost", "lightgbm"]
 LIBRARIES: tuple[Library, ...] = get_args(Library)
 RuntimeName = Literal["onnxruntime", "litert", "openvino", "tensorflow"]
 RUNTIMES: tuple[RuntimeName, ...] = get_args(RuntimeName)
+
+
+def _check_number(name: str, value: object, kind: type[Integral] | type[Real]) -> None:
+    if not isinstance(value, kind):
+        raise ConfigurationError(f"{name} is {value!r}; expected a {'whole ' if kind is Integral else ''}number.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +50,10 @@ class Budget:
     max_spread_error: float = 0.05
 
     def __post_init__(self) -> None:
+        for name in ("max_accuracy_drop", "max_spread_error"):
+            _check_number(name, getattr(self, name), Real)
+        if self.max_abs_error is not None:
+            _check_number("max_abs_error", self.max_abs_error, Real)
         if not 0 <= self.max_accuracy_drop <= 1 or not 0 < self.max_spread_error <= 1:
             raise ConfigurationError(
                 f"max_accuracy_drop is {self.max_accuracy_drop}, max_spread_error {self.max_spread_error}; expected "
@@ -121,11 +131,24 @@ class ExportOptions:
     signing_key: Path | None = None
 
     def __post_init__(self) -> None:
-        for name in ("formats", "optional", "precision", "constant_outputs", "stochastic", "runtimes"):
+        for name in ("formats", "optional", "precision", "constant_outputs", "stochastic", "runtimes", "batch_sizes"):
             value = getattr(self, name)
-            if value is not None:
-                # A string is one name, not its letters.
-                object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+            if value is None and name == "runtimes":
+                continue
+            if not isinstance(value, Iterable):
+                raise ConfigurationError(f"{name} is {value!r}; expected a tuple.")
+            # A string is one name, not its letters.
+            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+        for name in ("calibration_examples", "min_examples", "latency_calls"):
+            _check_number(name, getattr(self, name), Integral)
+        for name in ("max_abs_error", "max_spread_error", "measure_seconds"):
+            _check_number(name, getattr(self, name), Real)
+        for size in self.batch_sizes:
+            _check_number("batch_sizes has a size that", size, Integral)
+        if self.opset is not None:
+            _check_number("opset", self.opset, Integral)
+        if not isinstance(self.budget, Budget):
+            raise ConfigurationError(f"budget is {self.budget!r}; expected Budget(...).")
         for name in ("stage_dir", "signing_key"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, Path(getattr(self, name)))
