@@ -78,6 +78,7 @@ def test_the_record(tmp_path: Path) -> None:
     best.commit(0.5)
     assert not best.test(0.5) and best.test(0.6)
     assert BestExport(find_task("linear")(), tmp_path, goal=Goal(metric="test_other")).test(0.1)
+    assert BestExport(find_task("linear")(), tmp_path, goal="-test_loss").goal == Goal(metric="test_loss", mode="min")
     (tmp_path / RECORD_NAME).write_text("{")
     with pytest.raises(ArtifactError, match="Remove it to begin anew"):
         best.test(0.7)

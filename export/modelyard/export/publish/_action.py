@@ -13,6 +13,7 @@ from modelyard.errors import ArtifactError, ExportError
 from modelyard.export.publish._options import ExportOptions, ExportReport, Progress, ignore_progress
 from modelyard.export.publish._task import ExportableTask, export_task
 from modelyard.training import EvalResult, Evaluated, Event, Goal, RunStarted, make_source
+from modelyard.training.run import goal_of
 
 _LOG = logging.getLogger("modelyard.export")
 
@@ -30,7 +31,7 @@ class BestExport:
     Args:
         task: The task that the trainer trains.
         destination: ``<repository>/<model>``.
-        goal: What better means; None for the most ``test_accuracy``.
+        goal: What better means, or its text, such as ``-test_loss``; None for the most ``test_accuracy``.
         examples: Examples to verify with.
         options: None for the defaults.
         record: The file of the record; None for ``.best.json`` in ``destination``.
@@ -54,7 +55,7 @@ class BestExport:
         task: ExportableTask,
         destination: Location | str,
         *,
-        goal: Goal | None = None,
+        goal: Goal | str | None = None,
         examples: int = 512,
         options: ExportOptions | None = None,
         record: Location | str | None = None,
@@ -63,7 +64,7 @@ class BestExport:
     ) -> None:
         self._task = task
         self._destination = locate(str(destination))
-        self.goal = goal or Goal(metric="test_accuracy", mode="max")
+        self.goal = goal_of("test_accuracy" if goal is None else goal)
         self._examples = examples
         self._options = options
         self._record = locate(str(record)) if record is not None else self._destination / RECORD_NAME
