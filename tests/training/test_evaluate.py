@@ -15,8 +15,8 @@ from PIL import Image
 
 from modelyard.artifact import EncodedImageFunction, SignatureFunction, TensorSpec, VerificationData
 from modelyard.cli import main
-from modelyard.errors import ConfigurationError
-from modelyard.training import Trainer, TrainerOptions, evaluate, predict, restore
+from modelyard.errors import ConfigurationError, TrainingError
+from modelyard.training import SupervisedTask, Trainer, TrainerOptions, evaluate, predict, restore
 from tests.training.toy_task import EXAMPLES, WIDTH, ToyTask
 
 
@@ -85,8 +85,34 @@ def test_predictions_of_arrays_images_and_examples(run: Path) -> None:
     for empty in (task.features[:0], np.array(1.0)):
         with pytest.raises(ConfigurationError, match="numbers of examples: {'x': 0}; expected at least one"):
             predict(task, {"x": empty})
-    with pytest.raises(ConfigurationError, match=r"batch_size \(--batch-size\) is 0; expected a number >= 1"):
+    with pytest.raises(ConfigurationError, match=r"batch_size \(--batch-size\) is 0; expected a whole number >= 1"):
         predict(task, batch_size=0)
+    with pytest.raises(ConfigurationError, match="The inputs are a ndarray; expected arrays by input name"):
+        predict(task, task.features)
+    with pytest.raises(ConfigurationError, match="input 'x' is list of rows that are not equally long"):
+        predict(task, {"x": [[1.0], [1.0, 2.0]]})  # type: ignore[dict-item]
+    with pytest.raises(ConfigurationError, match="numbers of examples: {'x': 0}"):
+        predict(task, {"x": None})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("call", [Trainer, predict, evaluate, lambda task: restore("none", task)])
+def test_what_is_no_task_is_refused_by_its_type(call: Any, run: Path) -> None:
+    with pytest.raises(ConfigurationError, match="The task is a TrainResult; expected a Task, .* or the .task of"):
+        call(restore(run))
+    with pytest.raises(ConfigurationError, match="The task is the class ServedToy; expected a Task"):
+        call(ServedToy)
+
+
+@pytest.mark.parametrize("call", [predict, evaluate])
+def test_a_task_that_is_not_built_is_an_error(call: Any) -> None:
+    task = SupervisedTask(lambda: None, loss="mse", train=None, test=None)
+    with pytest.raises(TrainingError, match=r"no model yet; call build\(\), run a Trainer, or restore\(\) first"):
+        call(task)
+
+
+def test_a_goal_that_no_evaluation_has_is_an_error(run: Path) -> None:
+    with pytest.raises(ConfigurationError, match="The evaluation has no 'test_accuracy'; it has test_loss"):
+        restore(run, goal="test_accuracy")
 
 
 def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,9 +13,9 @@ from modelyard.artifact import DEFAULT_SIGNATURE, EncodedImageFunction, Signatur
 from modelyard.errors import ConfigurationError
 from modelyard.training.loop import DeviceLoop, Loop
 from modelyard.training.run._input import known_length
-from modelyard.training.run._options import TrainerOptions
+from modelyard.training.run._options import TrainerOptions, whole_number
 from modelyard.training.run._run_state import StepMetrics, find_metrics, variable_ids
-from modelyard.training.user import InputRequest, Task
+from modelyard.training.user import InputRequest, Task, need_task
 
 
 def make_step_loop(
@@ -94,11 +94,14 @@ def evaluate(
         What ``eval_step`` returns, averaged, and its metrics, by their names in a run: ``test_loss``, ...
 
     Raises:
-        ConfigurationError: ``steps`` or ``batch_size`` is below 1, or the input has no known length.
+        ConfigurationError: The task is none, ``steps`` or ``batch_size`` is below 1, or the input has no known length.
+        TrainingError: The task is not built.
     """
+    need_task(task)
     options = TrainerOptions(eval_batch_size=batch_size, eval_steps=steps)
     owner = Loop(options, strategy=strategy)
-    owner.track(**task.models)
+    # What is exported is of the models, and asking for it says so where there are none yet.
+    owner.track(**{**task.exported, **task.models})
     with owner.placed():
         found = Evaluator(task, options, owner).run()
     return {f"test_{name}": value for name, value in found.items()}
@@ -124,16 +127,21 @@ def predict(
 
     Raises:
         ConfigurationError: There is no such signature, it starts from serialized examples, or the inputs are not its,
-            or of no example; or ``batch_size`` is below 1.
+            or of no example; the task is none; or ``batch_size`` is below 1.
         ImageDecodeError: An image cannot be read.
+        TrainingError: The task is not built.
     """
-    if batch_size < 1:
-        raise ConfigurationError(f"batch_size (--batch-size) is {batch_size}; expected a number >= 1.")
+    need_task(task)
+    batch_size = whole_number("batch_size (--batch-size)", batch_size, 1)
     functions = task.signatures()
     function = functions.get(signature)
     if inputs is None:
         inputs = task.verification_data(batch_size).inputs.get(signature, {})
-    sizes = {name: len(values) if getattr(values, "ndim", 1) else 0 for name, values in inputs.items()}
+    if not isinstance(inputs, Mapping):
+        raise ConfigurationError(
+            f"The inputs are a {type(inputs).__name__}; expected arrays by input name: {{name: ...}}."
+        )
+    sizes = {name: _examples(values) for name, values in inputs.items()}
     if 0 in sizes.values():
         raise ConfigurationError(f"The inputs have these numbers of examples: {sizes}; expected at least one in each.")
     if isinstance(function, EncodedImageFunction):
@@ -158,6 +166,12 @@ def predict(
     )
 
 
+def _examples(values: Any) -> int:
+    """How many there are; 0 of what is no array of them."""
+    single = not hasattr(values, "__len__") or getattr(values, "ndim", 1) == 0
+    return 0 if single else len(values)
+
+
 def _parts(values: npt.NDArray[Any], size: int) -> Iterator[Any]:
     return (values[begin : begin + size] for begin in range(0, len(values), size))
 
@@ -180,7 +194,11 @@ def _tensor(spec: TensorSpec, value: Any) -> tf.Tensor:
     try:
         return tf.ensure_shape(tf.convert_to_tensor(value, spec.dtype), shape)
     except (TypeError, ValueError, tf.errors.OpError) as exc:
+        try:
+            sizes = str(list(np.shape(value)))
+        except ValueError:
+            sizes = "of rows that are not equally long"
         raise ConfigurationError(
-            f"The input {spec.name!r} is {getattr(value, 'dtype', type(value).__name__)} {list(np.shape(value))}; "
+            f"The input {spec.name!r} is {getattr(value, 'dtype', type(value).__name__)} {sizes}; "
             f"expected {spec.dtype} {tf.TensorShape(shape)}, where None is any number."
         ) from exc

@@ -20,7 +20,7 @@ from modelyard.training.run._options import TrainerOptions, change_options
 from modelyard.training.run._results import Action, TrainResult
 from modelyard.training.run._run import Run
 from modelyard.training.run._run_state import check_task, make_result, tracked
-from modelyard.training.user import Task, build
+from modelyard.training.user import Task, build, need_task
 
 
 class Trainer:
@@ -39,7 +39,8 @@ class Trainer:
         changes: Fields of :class:`TrainerOptions` to set on top of ``options``.
 
     Raises:
-        ConfigurationError: A field is unknown, a value out of its range, or an action cannot be called.
+        ConfigurationError: The task is none, a field is unknown, a value out of its range, or an action cannot be
+            called.
 
     Example:
         >>> run = Trainer(FashionTask(), max_steps=3_000, eval_every_steps=500, model_dir="runs/fashion").run()
@@ -57,8 +58,10 @@ class Trainer:
     ) -> None:
         if actions is None:
             actions = (NotebookProgress(),) if in_notebook() else ()
+        need_task(task)
         self._task = task
-        self._options = change_options(TrainerOptions(**task.recipe) if options is None else options, changes)
+        recipe = change_options(TrainerOptions(), task.recipe) if options is None else options
+        self._options = change_options(recipe, changes)
         self._actions = tuple(actions) if isinstance(actions, Iterable) else (actions,)
         for action in self._actions:
             if not callable(action):
@@ -162,8 +165,11 @@ def restore(model_dir: Path | str, task: Task | None = None, *, goal: Goal | str
     Raises:
         CheckpointError: There is no checkpoint, it is damaged, or it does not fit the task; the run does not say which
             task it is of; or the goal's number is NaN in all of its evaluations.
-        ConfigurationError: The task cannot be made again from what the run says.
+        ConfigurationError: The task cannot be made again from what the run says, or what was given is none; or the
+            evaluations have no number of the goal's name.
     """
+    if task is not None:
+        need_task(task)
     path = find_checkpoint(Path(model_dir), goal=None if goal is None else goal_of(goal))
     record = read_record(path)
     if task is None:

@@ -16,7 +16,7 @@ from modelyard.training.user._remember import (
     same,
     without_configs,
 )
-from modelyard.training.user._task import InputRequest, Task
+from modelyard.training.user._task import InputRequest, Task, need_task
 
 if TYPE_CHECKING:
     from modelyard.training.user._defaults import build
@@ -52,6 +52,7 @@ __all__ = [
     "make_replica_step",
     "minimize",
     "name_of",
+    "need_task",
     "readable",
     "regularization_loss",
     "same",

@@ -122,7 +122,7 @@ def _assignments() -> set[str]:
 
 def fitted_source(task: Task, split: str) -> DataSource:
     """The data of a task, in the form that its model takes."""
-    data = getattr(task, split)
+    data = getattr(task, split) if split in vars(task) or hasattr(type(task), split) else None
     if data is None:
         raise ConfigurationError(
             f"The task {task.name!r} has no {split} data. Give it {split}=, a tf.data.Dataset, arrays, "

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from modelyard.artifact import AnyFunction, VerificationData
+from modelyard.errors import ConfigurationError
 from modelyard.training.user._remember import RemembersArguments
 
 if TYPE_CHECKING:
@@ -289,4 +290,18 @@ class Task(RemembersArguments, abc.ABC):
             f"{split}: {self.data_source(split).description}"
             for split in ("train", "test")
             if getattr(self, split) is not None
+        )
+
+
+def need_task(value: object) -> None:
+    """Refuses what is no task, such as a model, the result of a run, or a class that was not called.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if not isinstance(value, Task):
+        received = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+        raise ConfigurationError(
+            f"The task is {received}; expected a Task, such as SupervisedTask(model, loss=..., train=..., test=...), "
+            "or the .task of a result."
         )
