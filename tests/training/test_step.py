@@ -54,6 +54,9 @@ def test_weights_of_examples_are_no_weights_of_places() -> None:
     for places in (3, 1):
         with pytest.raises(ConfigurationError, match=r"weights of shape \(3, \d\) for losses of shape \(3,\)"):
             average_loss(losses[:, 0], sample_weight=losses[:, :places])
+    for step in (average_loss, tf.function(average_loss)):
+        with pytest.raises(ConfigurationError, match=r"weights of shape \(2,\) for losses of shape \(3,\)"):
+            step(tf.constant(losses[:, 0]), sample_weight=tf.constant([1.0, 2.0]))
     with pytest.raises(ConfigurationError, match=r"weights of shape \(3, 3\) for losses of shape \(3, 1\)"):
         average_loss(losses[:, :1], sample_weight=losses)
 

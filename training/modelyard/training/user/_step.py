@@ -10,7 +10,7 @@ trainer they work as well, on the whole batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -105,9 +105,10 @@ def weighted(losses: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     rank, own = losses.shape.rank, factors.shape.rank
     if rank is not None and own is not None and own <= rank:
         # TensorFlow by itself takes the last axes: [B] would weight the places of [B, T] wherever T is B, or B is 1.
-        product = losses * factors[(..., *[tf.newaxis] * (rank - own))]
-        if product.shape.is_compatible_with(losses.shape):
-            return product
+        factors = factors[(..., *[tf.newaxis] * (rank - own))]
+        with suppress(ValueError):
+            if tf.broadcast_static_shape(losses.shape, factors.shape).is_compatible_with(losses.shape):
+                return losses * factors
     raise refusal(
         f"Received weights of shape {factors.shape} for losses of shape {losses.shape}; expected one for each example, "
         "[B], or the shape of the losses. Reshape them in the data, such as weights[:, 0] for [B, 1]."
