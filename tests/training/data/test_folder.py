@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -160,3 +161,28 @@ def test_what_is_no_vocabulary_is_an_error(text: str, tmp_path: Path) -> None:
         read_vocabulary(tmp_path / "none.txt")
     with pytest.raises(ConfigurationError, match="each once"):
         write_vocabulary(tmp_path / "other.txt", text.splitlines())
+
+
+def test_names_that_are_no_text_are_an_error(copy: Path, tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_bytes("Äpfel\n".encode("latin-1"))
+    with pytest.raises(ConfigurationError, match=r"names.txt is no text in UTF-8"):
+        read_vocabulary(tmp_path / "names.txt")
+    with pytest.raises(ConfigurationError, match="each once"):
+        write_vocabulary(tmp_path / "other.txt", [1, 2])  # type: ignore[list-item]
+    with pytest.raises(ConfigurationError, match="vocabulary cannot be saved"):
+        write_vocabulary(tmp_path / "other.txt", [os.fsdecode(b"\xc4pfel")])
+    assert [path.name for path in tmp_path.iterdir() if "other" in path.name] == []
+
+
+def test_files_may_have_names_that_are_no_text(copy: Path) -> None:
+    """As they come out of archives that were made elsewhere: the label is text, the file's own name need not be."""
+    expected = scan_images(copy)
+    path = expected.train.paths[0]
+    path.rename(path.with_name(os.fsdecode(b"\xc4.jpeg")))
+    found = scan_images(copy, test_share=0)
+    image = ImageOptions(height=8, width=8)
+    plain, cached = (
+        list(image_folder_dataset("train", folder=found, image=image, batch_size=64, cache=cache).as_numpy_iterator())
+        for cache in (None, ImageCache())
+    )
+    np.testing.assert_array_equal(plain[0][0], cached[0][0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,7 +161,7 @@ def _labelled(folder: Path) -> list[tuple[str, Path]]:
 
 def hashed_share(path: str) -> float:
     """A number from 0 to 1 that a file's path below the root decides: below ``test_share`` is the test split."""
-    digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(os.fsencode(path), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2.0**64
 
 

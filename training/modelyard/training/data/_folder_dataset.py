@@ -40,7 +40,8 @@ class ImageCache(RemembersArguments):
         """The images of a split, read where they are not there yet: float32 ``[N, *enlarged, channels]`` to 255.
 
         Raises:
-            TrainingError: A file cannot be read or is no image; the message names it.
+            TrainingError: A file cannot be read or is no image, or one of the cache cannot be written or is damaged;
+                the message names it.
         """
         files = source.files(split)
         stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files.paths]
@@ -57,16 +58,21 @@ class ImageCache(RemembersArguments):
         if self._folder is None:
             return _fill(np.empty(shape, np.float32), paths, image)
         target = self._folder / f"{key}.npy"
-        if not target.is_file():
-            self._folder.mkdir(parents=True, exist_ok=True)
-            draft = self._folder / f".{key}.{os.getpid()}.npy"
-            try:
-                array = np.lib.format.open_memmap(draft, mode="w+", dtype=np.float32, shape=shape)
-                _fill(array, paths, image).flush()
-                draft.replace(target)
-            finally:
-                draft.unlink(missing_ok=True)
-        return np.lib.format.open_memmap(target, mode="r")
+        try:
+            if not target.is_file():
+                self._folder.mkdir(parents=True, exist_ok=True)
+                draft = self._folder / f".{key}.{os.getpid()}.npy"
+                try:
+                    array = np.lib.format.open_memmap(draft, mode="w+", dtype=np.float32, shape=shape)
+                    _fill(array, paths, image).flush()
+                    draft.replace(target)
+                finally:
+                    draft.unlink(missing_ok=True)
+            return np.lib.format.open_memmap(target, mode="r")
+        except (OSError, ValueError) as exc:
+            raise TrainingError(
+                f"The cached images {target} cannot be read or written: {exc}. Remove that file."
+            ) from exc
 
 
 def image_folder_dataset(
@@ -96,7 +102,7 @@ def image_folder_dataset(
     local = plan.local(plan.order())
     labels = tf.data.Dataset.from_tensor_slices(files.labels[local])
     if cache is None:
-        names = np.array([str(path) for path in files.paths], dtype=object)[local]
+        names = np.array([os.fsencode(path) for path in files.paths], dtype=object)[local]
         images = tf.data.Dataset.from_tensor_slices(names).map(
             lambda name: image.enlarge(_read(name, image.channels)), num_parallel_calls=tf.data.AUTOTUNE
         )
@@ -166,7 +172,7 @@ def _read(name: tf.Tensor, channels: Any) -> tf.Tensor:
 
 def _fill(array: Any, images: Sequence[Path | bytes], image: ImageOptions) -> Any:
     stored = not isinstance(images[0], Path)
-    names = tf.data.Dataset.from_tensor_slices(list(images) if stored else [str(path) for path in images])
+    names = tf.data.Dataset.from_tensor_slices(list(images) if stored else [os.fsencode(path) for path in images])
     decoded = names.map(
         lambda name: image.enlarge(
             decode_image(name, channels=image.channels) if stored else _read(name, image.channels)

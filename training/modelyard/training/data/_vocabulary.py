@@ -16,12 +16,14 @@ def read_vocabulary(path: Path | str) -> tuple[str, ...]:
 
     Raises:
         DatasetNotFoundError: There is no such file.
-        ConfigurationError: It is empty, or names a class twice or not at all.
+        ConfigurationError: It is empty, no text in UTF-8, or names a class twice or not at all.
     """
     try:
         names = tuple(Path(path).read_text("utf-8").splitlines())
     except OSError as exc:
         raise DatasetNotFoundError(f"The vocabulary {path} cannot be read: {exc}.") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigurationError(f"The vocabulary {path} is no text in UTF-8: {exc}. Save it as UTF-8.") from exc
     check_vocabulary(names, str(path))
     return names
 
@@ -36,9 +38,9 @@ def write_vocabulary(path: Path | str, names: Sequence[str]) -> None:
     path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text("\n".join(names) + "\n", "utf-8")
+        draft.write_bytes("".join(f"{name}\n" for name in names).encode())
         draft.replace(path)
-    except OSError as exc:
+    except (OSError, UnicodeEncodeError) as exc:
         raise ConfigurationError(
             f"The vocabulary cannot be saved to {path}: {exc}. Name another file for it with vocabulary=."
         ) from exc
@@ -57,7 +59,11 @@ def check_labels(labels: Sequence[str], names: Sequence[str], place: str, advice
 def check_vocabulary(names: Sequence[str], place: str) -> None:
     """Checks that class names can be a vocabulary."""
     twice = sorted({name for name in names if list(names).count(name) > 1}) if len(set(names)) < len(names) else []
-    if not names or twice or any(not name.strip() or len(name.splitlines()) != 1 for name in names):
+    if (
+        not names
+        or twice
+        or any(not isinstance(name, str) or not name.strip() or len(name.splitlines()) != 1 for name in names)
+    ):
         found = f"{', '.join(map(repr, twice))} more than once" if twice else f"{list(names)[:10]}"
         raise ConfigurationError(
             f"The vocabulary {place} holds {found}; expected one class name on each line, each once."
