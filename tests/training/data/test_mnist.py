@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,21 @@ def test_a_damaged_file_and_a_wrong_split_are_errors(tmp_path: Path, subset: Fas
     path = save(tmp_path / "mnist.npz", subset)
     data = load_mnist(path=path)
     path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(TrainingError, match="cannot be read as MNIST"):
+        load_mnist(path=path)
+    with path.open("wb") as file:
+        np.save(file, data.train_images)
+    with pytest.raises(TrainingError, match="cannot be read as MNIST: it is one array"):
+        load_mnist(path=path)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("x_train", "y_train", "x_test", "y_test"):
+            archive.writestr(name, "text")
+    with pytest.raises(TrainingError, match="is not MNIST: x_train has dtype"):
+        load_mnist(path=path)
+    np.savez_compressed(path, x_train=np.random.default_rng(0).integers(0, 255, 9000, np.uint8))
+    content = bytearray(path.read_bytes())
+    content[60:4000] = bytes(each ^ 0x5A for each in content[60:4000])
+    path.write_bytes(content)
     with pytest.raises(TrainingError, match="cannot be read as MNIST"):
         load_mnist(path=path)
     with pytest.raises(ConfigurationError, match="Unknown split 'all'"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,9 +89,13 @@ def _cache() -> Path:
 
 def _read(path: Path) -> Mnist:
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            parts = {name: arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as exc:
+        with path.open("rb") as file:
+            arrays = np.load(file, allow_pickle=False)
+            if isinstance(arrays, np.ndarray):
+                raise ValueError("it is one array, and no .npz archive")
+            # What is no array in an archive is bytes.
+            parts = {name: np.asarray(arrays[name]) for name in ("x_train", "y_train", "x_test", "y_test")}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as exc:
         raise TrainingError(f"{path} cannot be read as MNIST: {exc}. Remove it and get it again.") from exc
     for images, labels in (("x_train", "y_train"), ("x_test", "y_test")):
         _check(path, images, parts[images], labels, parts[labels])
