@@ -123,7 +123,13 @@ def test_images_of_one_size_skip_the_resize_and_keep_their_values(tmp_path: Path
         open_records(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 9, "splits": {}}', '{"schema": 1, "splits": {"train": {}}}'])
+@pytest.mark.parametrize(
+    "text", [
+        "{", "[]", '{"schema": 9, "splits": {}}', '{"schema": 1, "splits": {"train": {}}}',
+        '{"schema": 1, "splits": {"train": {"files": [{"name": "train-00000-of-00001"}]}}}',
+        '{"schema": 1, "splits": {"train": {"files": [], "image_size": 28}}}',
+    ],
+)  # fmt: skip
 def test_another_manifest_is_an_error(text: str, tmp_path: Path) -> None:
     write(tmp_path / "train-00000-of-00001", [b"x"])
     (tmp_path / "manifest.json").write_text(text)

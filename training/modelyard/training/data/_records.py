@@ -6,7 +6,7 @@ import json
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +96,9 @@ def open_records(root: Path | str) -> RecordFolder:
                 f"The split {name!r} of {root} lacks file {missing[0]} of {announced[name]}; {len(missing)} of its "
                 "files are missing. Copy or convert it again."
             )
-    manifest = read_manifest(root / MANIFEST_FILE)
+    manifest = _read_manifest(root / MANIFEST_FILE)
     splits = {name: _split(name, [paths[index] for index in sorted(paths)], manifest) for name, paths in found.items()}
-    return RecordFolder(root=root, splits=splits, class_names=tuple(manifest.get("class_names", ())))
+    return RecordFolder(root=root, splits=splits, class_names=manifest.class_names)
 
 
 def list_records(paths: Sequence[Path]) -> RecordFolder:
@@ -108,11 +108,11 @@ def list_records(paths: Sequence[Path]) -> RecordFolder:
         ConfigurationError: Folders number their classes differently.
     """
     folders = dict.fromkeys(path.parent for path in paths)
-    manifests = {folder: read_manifest(folder / MANIFEST_FILE) for folder in folders}
+    manifests = {folder: _read_manifest(folder / MANIFEST_FILE) for folder in folders}
     root, *others = manifests
-    names = tuple(manifests[root].get("class_names", ()))
+    names = manifests[root].class_names
     for other in others:
-        if tuple(manifests[other].get("class_names", ())) != names:
+        if manifests[other].class_names != names:
             raise ConfigurationError(
                 f"{root} and {other} number their classes differently, by the {MANIFEST_FILE} of each. Read one of "
                 "them, or convert them again from one folder."
@@ -126,39 +126,50 @@ def list_records(paths: Sequence[Path]) -> RecordFolder:
     return RecordFolder(root=root, splits={"all": split}, class_names=names)
 
 
-def _split(name: str, paths: list[Path], manifest: Mapping[str, Any]) -> RecordSplit:
-    known = {file["name"]: file for split in manifest.get("splits", {}).values() for file in split["files"]}
+def _split(name: str, paths: list[Path], manifest: _Manifest) -> RecordSplit:
     counts = []
     for path in paths:
-        entry = known.get(path.name)
-        if entry is not None and entry["bytes"] != path.stat().st_size:
+        size, count = manifest.files.get(path.name, (None, 0))
+        if size is not None and size != path.stat().st_size:
             raise TrainingError(
-                f"{path} has {path.stat().st_size} bytes; its manifest says {entry['bytes']}. Copy or convert it again."
+                f"{path} has {path.stat().st_size} bytes; its manifest says {size}. Copy or convert it again."
             )
-        counts.append(count_records(path) if entry is None else entry["records"])
-    size = manifest.get("splits", {}).get(name, {}).get("image_size")
-    return RecordSplit(
-        paths=tuple(paths), counts=tuple(counts), size=(size["height"], size["width"]) if size is not None else None
-    )
+        counts.append(count_records(path) if size is None else count)
+    return RecordSplit(paths=tuple(paths), counts=tuple(counts), size=manifest.image_sizes.get(name))
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class _Manifest:
+    """What a conversion says of its files: bytes and records by name, and the size of the images of a split."""
+
+    class_names: tuple[str, ...] = ()
+    files: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    image_sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def _read_manifest(path: Path) -> _Manifest:
     """Reads the manifest of a conversion; without one, it is empty."""
     if not path.is_file():
-        return {}
+        return _Manifest()
     try:
         manifest: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        whole = manifest["schema"] == SCHEMA and all("files" in split for split in manifest["splits"].values())
+        schema, splits = manifest["schema"], manifest["splits"]
+        if schema != SCHEMA:
+            raise ValueError(f"it has schema {schema!r}; expected schema {SCHEMA}")
+        sizes = {name: split["image_size"] for name, split in splits.items() if split.get("image_size") is not None}
+        return _Manifest(
+            class_names=tuple(manifest.get("class_names", ())),
+            files={
+                file["name"]: (int(file["bytes"]), int(file["records"]))
+                for split in splits.values()
+                for file in split["files"]
+            },
+            image_sizes={name: (int(size["height"]), int(size["width"])) for name, size in sizes.items()},
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
         raise TrainingError(
             f"{path} is no manifest of a conversion ({exc!r}); remove it, and the records are counted instead."
         ) from exc
-    if not whole:
-        raise TrainingError(
-            f"{path} has schema {manifest['schema']!r} or lacks files; expected schema {SCHEMA}. Remove it, and the "
-            "records are counted instead."
-        )
-    return manifest
 
 
 def count_records(path: Path) -> int:
