@@ -76,6 +76,10 @@ def test_errors(model: BatchModel, columns: dict[str, Any], fashion: str, tmp_pa
         replace(model, keep=["id", "label"])({**columns, "label": columns["id"]})
     with pytest.raises(InvalidInputError):
         model({**columns, "image": columns["image"][:, :5]})
+    ragged = np.empty(2, dtype=object)
+    ragged[:] = [np.zeros(3), np.zeros(2)]
+    with pytest.raises(InvalidInputError, match="rows of a column of float32 differ in their shapes"):
+        model({"id": [0, 1], "image": ragged})
     with pytest.raises(SignatureNotFoundError, match="absent"):
         BatchModel(model.model, server=model.server, signature="absent")(columns)
     with pytest.raises(ModelNotFoundError):
@@ -89,6 +93,21 @@ def test_columns_of_tables(model: BatchModel, columns: dict[str, Any], expected:
     rows[:] = list(flat)
     for image in (flat, rows, rows.tolist(), flat.tolist()):
         assert model({**columns, "image": image})["label"].tolist() == expected["label"].tolist()
+
+
+def test_one_name_is_one_name_and_none_are_all(
+    model: BatchModel, columns: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    answers = replace(model, outputs="label", keep="id")(columns)
+    assert list(answers) == ["id", "label"] and answers["label"].tolist() == expected["label"].tolist()
+    assert set(replace(model, outputs=[], keep=())(columns)) == set(expected)
+
+
+def test_a_data_frame_is_columns(model: BatchModel, columns: dict[str, Any], expected: dict[str, Any]) -> None:
+    table = pd.DataFrame({"id": columns["id"], "image": [each.ravel() for each in columns["image"]]})
+    assert model(table)["label"].tolist() == expected["label"].tolist()
+    with pytest.raises(InvalidInputError, match=r"the columns \['id'\]; \['image'\] are missing"):
+        model(table[["id"]])
 
 
 def test_pandas_as_spark_calls_it(model: BatchModel, columns: dict[str, Any], expected: dict[str, Any]) -> None:

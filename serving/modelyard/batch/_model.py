@@ -39,7 +39,7 @@ class BatchModel:
             is full says when to come again, and the client waits for that.
         version: Number of the version; None for the newest.
         signature: Which signature to call.
-        outputs: Which outputs to compute; None for all.
+        outputs: Which outputs to compute; None or empty for all.
         keep: Columns of a batch to hand on beside the outputs.
         runtime: The runtime to compute in; None for the manifest's choice.
         threads: Threads of that runtime; None for the manifest's choice. One is right
@@ -57,12 +57,18 @@ class BatchModel:
     threads: int | None = None
     client: ClientOptions = ClientOptions()
 
+    def __post_init__(self) -> None:
+        for name in ("outputs", "keep"):
+            # A string is one name, not its letters.
+            if isinstance(getattr(self, name), str):
+                object.__setattr__(self, name, (getattr(self, name),))
+
     def __call__(self, columns: Arrays) -> Outputs:
         """Answers a batch.
 
         Args:
-            columns: By name, arrays or lists with a row for each example, any dtypes that become the signature's
-                without changing a value; of more columns than the inputs the others are left out.
+            columns: By name, or as a DataFrame, arrays or lists with a row for each example, any dtypes that become the
+                signature's without changing a value; of more columns than the inputs the others are left out.
 
         Returns:
             By name, the columns of ``keep`` and the outputs, with as many rows.
@@ -82,7 +88,7 @@ class BatchModel:
                 f"keep (--keep) names {taken}, and so are outputs of the model called. Give the columns other names or "
                 "leave the outputs out: outputs (--outputs)."
             )
-        missing = sorted({*inputs, *self.keep} - columns.keys())
+        missing = sorted({*inputs, *self.keep} - set(columns))
         if missing:
             raise InvalidInputError(f"The batch has the columns {sorted(columns)}; {missing} are missing.")
         answers = compute({name: _column(columns[name], *spec) for name, spec in inputs.items()})
@@ -133,16 +139,21 @@ class BatchModel:
         # The cache deletes its copies when it goes: it lives as long as what was loaded from them.
         weakref.finalize(self, lambda _: servable.close(), cache)
         signature = servable.signature(self.signature)
-        names = [spec.name for spec in signature.outputs] if self.outputs is None else list(self.outputs)
+        names = list(self.outputs or (spec.name for spec in signature.outputs))
         inputs = {spec.name: (spec.dtype, spec.shape) for spec in signature.inputs}
         return inputs, names, lambda arrays: servable.run(signature, arrays, names)
 
 
 def _column(values: object, dtype: str, shape: Sequence[int] | None) -> npt.NDArray[Any]:
     """A column of an engine as the array of an input."""
+    if hasattr(values, "to_numpy"):
+        values = values.to_numpy()
     if isinstance(values, np.ndarray) and values.dtype == object and len(values) and np.ndim(values[0]):
         # Engines have an array or a list in each row.
-        values = np.stack(values.tolist())
+        try:
+            values = np.stack(values.tolist())
+        except ValueError as exc:
+            raise InvalidInputError(f"The rows of a column of {dtype} differ in their shapes: {exc}.") from exc
     array = as_wire_array(values)
     cast = cast_unchanged(array, dtype)
     array = array if cast is None else cast
