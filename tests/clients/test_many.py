@@ -158,6 +158,13 @@ def test_options_are_no_mapping(make: Any) -> None:
         make("grpc://localhost").predict_many("m", [], {"batch_size": 2})
 
 
+@pytest.mark.parametrize("arguments", [{"version": "1"}, {"version": 1, "label": "a"}, {"label": ""}])
+@pytest.mark.parametrize("make", [connect, connect_async])
+def test_what_is_no_model_is_an_error_before_the_rows(make: Any, arguments: dict[str, Any]) -> None:
+    with pytest.raises(errors.InvalidModelSpecError, match="Expected a"):
+        make("grpc://localhost").predict_many("m", [], **arguments)
+
+
 def test_stacking() -> None:
     assert stack([{"a": 1, "b": b"x"}, {"a": 2, "b": b"y"}]) == {"a": [1, 2], "b": [b"x", b"y"]}
     assert stack([{"a": np.zeros(3)}] * 2)["a"].shape == (2, 3)

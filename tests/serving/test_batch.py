@@ -18,10 +18,17 @@ from apache_beam.testing import test_pipeline
 from apache_beam.testing.util import assert_that, equal_to
 
 from modelyard.batch import BatchModel, BeamModelHandler, map_in_pandas
-from modelyard.errors import ConfigurationError, InvalidInputError, ModelNotFoundError, SignatureNotFoundError
+from modelyard.errors import (
+    ConfigurationError,
+    InvalidInputError,
+    LoadError,
+    ModelNotFoundError,
+    SignatureNotFoundError,
+    UnavailableError,
+)
 from modelyard.training.data import FashionMnist, load_fashion_mnist
 from tests.support.classifier import publish_classifier
-from tests.support.server import serve
+from tests.support.server import free_port, serve
 
 IMAGES = 40
 
@@ -84,6 +91,13 @@ def test_errors(model: BatchModel, columns: dict[str, Any], fashion: str, tmp_pa
         BatchModel(model.model, server=model.server, signature="absent")(columns)
     with pytest.raises(ModelNotFoundError):
         BatchModel(model.model, server=model.server, version=9)(columns)
+
+
+def test_a_model_that_cannot_be_asked(columns: dict[str, Any], fashion: str) -> None:
+    with pytest.raises(LoadError, match="no file for the runtime 'litert'"):
+        BatchModel(fashion, runtime="litert")(columns)
+    with pytest.raises(UnavailableError, match="cannot be reached"):
+        BatchModel("fashion", server=f"grpc://127.0.0.1:{free_port()}")(columns)
 
 
 def test_columns_of_tables(model: BatchModel, columns: dict[str, Any], expected: dict[str, Any]) -> None:

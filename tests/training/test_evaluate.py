@@ -15,7 +15,7 @@ from PIL import Image
 
 from modelyard.artifact import EncodedImageFunction, SignatureFunction, TensorSpec, VerificationData
 from modelyard.cli import main
-from modelyard.errors import ConfigurationError, TrainingError
+from modelyard.errors import ConfigurationError, ImageDecodeError, TrainingError
 from modelyard.training import SupervisedTask, Trainer, TrainerOptions, evaluate, predict, restore
 from tests.training.toy_task import EXAMPLES, WIDTH, ToyTask
 
@@ -87,6 +87,8 @@ def test_predictions_of_arrays_images_and_examples(run: Path) -> None:
             predict(task, {"x": empty})
     with pytest.raises(ConfigurationError, match=r"batch_size \(--batch-size\) is 0; expected a whole number >= 1"):
         predict(task, batch_size=0)
+    with pytest.raises(ImageDecodeError, match="4 bytes are not a complete image"):
+        predict(task, {"image_bytes": np.array([b"text"], dtype=object)}, signature="image_bytes")
     with pytest.raises(ConfigurationError, match="The inputs are a ndarray; expected arrays by input name"):
         predict(task, task.features)
     with pytest.raises(ConfigurationError, match="input 'x' is list of rows that are not equally long"):
