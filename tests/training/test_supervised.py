@@ -356,7 +356,18 @@ def one_output(task: SupervisedTask, batch: Any) -> Mapping[str, Any]:
             r"'auc' of task 'supervised' cannot compare labels int\d\d \[1\] with outputs",
         ),
         (lambda: classes(metrics=["accuracy", "accuracy"]), "Two metrics are called 'accuracy'"),
+        (lambda: classes(metrics={"mine": "nothing"}), "Received metric 'nothing', which Keras does not know"),
         (lambda: classes(loss=None), "Received no loss"),
+        (lambda: SupervisedTask(None, loss=LOSS, train=None, test=None), "model is None; expected a Keras model"),
+        (lambda: SupervisedTask("a.keras", loss=LOSS, train=None, test=None), "model is 'a.keras'; expected"),
+        (
+            lambda: SupervisedTask(keras.layers.Dense(3), loss=LOSS, train=None, test=None),
+            "model is <Dense name=.*; expected a Keras model, or a function that makes one",
+        ),
+        (
+            lambda: SupervisedTask(lambda: None, loss=LOSS, train=None, test=None),
+            "makes the model of task 'supervised' returned None; expected a Keras model",
+        ),
         (
             lambda: classes(
                 loss=lambda labels, outputs: outputs[:, 0], metrics=["accuracy"], train=(X, X), test=(X, X)
@@ -379,9 +390,31 @@ def test_what_would_go_wrong_is_refused(make: Callable[[], Task], message: str) 
         Trainer(make(), epochs=1).run()
 
 
+def test_metrics_come_alone_in_a_list_or_by_names_of_their_own() -> None:
+    metric = keras.metrics.SparseCategoricalAccuracy
+    for given, name in (
+        ("accuracy", "accuracy"),
+        (metric(), "sparse_categorical_accuracy"),
+        ([metric], "sparse_categorical_accuracy"),
+        ({"mine": "accuracy"}, "mine"),
+        ({"mine": metric}, "mine"),
+    ):
+        assert set(Trainer(classes(metrics=given), max_steps=1).run().metrics) == {
+            *("loss", name),
+            *("test_loss", f"test_{name}"),
+        }
+    assert set(Trainer(classes(metrics=None), max_steps=1).run().metrics) == {"loss", "test_loss"}
+
+
 def test_what_is_not_there_is_said() -> None:
     with pytest.raises(ConfigurationError, match="TrainerOptions has no field 'epoch'; did you mean 'epochs'"):
         Trainer(classes(), epoch=3)
+    task = classes()
+    task.recipe = {"epoch": 3}  # type: ignore[misc]
+    with pytest.raises(ConfigurationError, match="TrainerOptions has no field 'epoch'"):
+        Trainer(task)
+    with pytest.raises(ConfigurationError, match="has no validation data"):
+        task.data_source("validation")
     with pytest.raises(AttributeError, match="has no 'model'. What build"):
         _ = classes().model
     with pytest.raises(TrainingError, match=r"call build\(\)"):

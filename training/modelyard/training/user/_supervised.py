@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -37,14 +37,15 @@ class SupervisedTask(Task):
             arrays ``(inputs, labels)``, ``ImageFolder(path)`` or ``Records(pattern)``.
         test: What to evaluate on, of the same kinds.
         metrics: Beside the loss: ``"accuracy"``, ``keras.metrics`` objects, or functions of labels and outputs
-            that return a value for each example; by name, or in a list.
+            that return a value for each example; one of them, a list, or a mapping from names of your own.
         optimizer: A Keras optimizer, or its name. Each run makes one of the same configuration.
         step: Replaces the step: called with this task and a batch, it returns ``{"loss": ...}``. It has
             ``task.model``, ``task.optimizer``, :meth:`losses` and :meth:`measure`.
         name: What logs, checkpoints and manifests call the task.
 
     Raises:
-        ConfigurationError: Keras knows no such loss, metric or optimizer; or two metrics have one name.
+        ConfigurationError: The model is no Keras model and no function; Keras knows no such loss, metric or optimizer;
+            or two metrics have one name.
 
     Example:
         >>> task = SupervisedTask(model, loss="mse", train=(x, y), test=(x_test, y_test))
@@ -58,19 +59,22 @@ class SupervisedTask(Task):
         loss: Any,
         train: Any,
         test: Any,
-        metrics: Sequence[Any] | Mapping[str, Any] = (),
+        metrics: Any = (),
         optimizer: keras.Optimizer = "adam",
         step: Step | None = None,
         name: str = "supervised",
     ) -> None:
         self.name = name  # type: ignore[misc]
         self.train, self.test = train, test
-        self._model = model if not isinstance(model, keras.Model) else (lambda: model)
         self._given = isinstance(model, keras.Model)
+        # Other layers are functions, too, but not of nothing.
+        if not self._given and (isinstance(model, keras.Layer) or not callable(model)):
+            raise ConfigurationError(f"model is {model!r}; expected a Keras model, or a function that makes one.")
+        self._model: Any = (lambda: model) if self._given else model
         self._loss = _unreduced(_known("loss", keras.losses.get, loss))
         # Made anew in each run, in its scope: what is not there yet is no part of the task's models.
         self._make_optimizer = _maker(_known("optimizer", keras.optimizers.get, optimizer))
-        named = dict(metrics) if isinstance(metrics, Mapping) else _named(metrics)
+        named = _named(metrics)
         self._make_metrics = {n: _maker(item) for n, item in named.items() if isinstance(item, keras.metrics.Metric)}
         self._functions = {n: item for n, item in named.items() if n not in self._make_metrics}
         self._step = step
@@ -79,7 +83,8 @@ class SupervisedTask(Task):
         """Makes the model, where it is not there yet, its optimizer and its metrics.
 
         Raises:
-            ConfigurationError: The model was made outside of the run's strategy or precision.
+            ConfigurationError: The model was made outside of the run's strategy or precision; the function that makes
+                it returned something else; or a metric cannot compare its outputs with the labels.
         """
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         if self._given and (replicas > 1 or keras.config.dtype_policy().name != "float32"):
@@ -87,7 +92,12 @@ class SupervisedTask(Task):
                 f"The model of task {self.name!r} was made before the run, which has {replicas} replicas and precision "
                 f"{keras.config.dtype_policy().name}. Give a function that makes it: SupervisedTask(make_model, ...)."
             )
-        self.model = self._model()
+        made = self._model()
+        if not isinstance(made, keras.Layer):
+            raise ConfigurationError(
+                f"The function that makes the model of task {self.name!r} returned {made!r}; expected a Keras model."
+            )
+        self.model: Any = made
         if not (self.model.built and self.model.weights):
             self.model(_zeros(self.data_source("train").inputs_spec))
         self.optimizer = loss_scaled(self._make_optimizer())
@@ -95,7 +105,7 @@ class SupervisedTask(Task):
         self.metrics = {name: make() for name, make in self._make_metrics.items()}
         for name, metric in self.metrics.items():
             # Some make their variables with their first values, and a checkpoint is restored before them.
-            inputs, labels = (_zeros(part) for part in self.data_source("train").element_spec[:2])
+            inputs, labels, *_ = (_zeros(part) for part in self._parts(self.data_source("train").element_spec))
             outputs = self.model(inputs, training=False)
             try:
                 metric.update_state(labels, outputs)
@@ -116,8 +126,8 @@ class SupervisedTask(Task):
             ``loss``, times the weights, and the metrics that are functions, of each example, float32 ``[B]``.
 
         Raises:
-            ConfigurationError: The weights do not fit the losses; or there are metrics, and the step that was given
-                leaves them out.
+            ConfigurationError: The batch is of other parts, or its weights do not fit the losses; or there are metrics,
+                and the step that was given leaves them out.
         """
         if self._step is not None:
             self._measured = not (self.metrics or self._functions)
@@ -128,7 +138,7 @@ class SupervisedTask(Task):
                     "{'loss': losses, **task.measure(labels, outputs)}."
                 )
             return values
-        inputs, labels, *weights = batch
+        inputs, labels, *weights = self._parts(batch)
         weight = weights[0] if weights else None
         with tf.GradientTape() as tape:
             outputs = self.model(inputs, training=self.training)
@@ -138,6 +148,15 @@ class SupervisedTask(Task):
             loss = average_loss(losses) + regularization_loss(self.model.losses)
         minimize(loss, self.model.trainable_variables, optimizer=self.optimizer, tape=tape)
         return {"loss": losses, **self.measure(labels, outputs, sample_weight=weight)}
+
+    def _parts(self, batch: Any) -> Any:
+        if isinstance(batch, tuple | list) and len(batch) in (2, 3):
+            return batch
+        received = f"{len(batch)} parts" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
+        raise refusal(
+            f"The data of task {self.name!r} has batches of {received}; expected (inputs, labels), or (inputs, labels, "
+            "weights). Inputs that are their own labels are given twice, train=(x, x); for anything else write a step="
+        )
 
     def measure(
         self, labels: tf.Tensor, outputs: tf.Tensor, *, sample_weight: tf.Tensor | None = None
@@ -225,10 +244,12 @@ def _maker(item: Any) -> Callable[[], Any]:
     return partial(type(item).from_config, item.get_config())
 
 
-def _named(metrics: Sequence[object]) -> dict[str, tf.Tensor]:
-    found: dict[str, object] = {}
-    for item in metrics:
-        metric = accuracy if item == "accuracy" else _known("metric", keras.metrics.get, item)
+def _named(metrics: Any) -> dict[str, Any]:
+    if isinstance(metrics, Mapping):
+        return {name: _metric(item) for name, item in metrics.items()}
+    found: dict[str, Any] = {}
+    for item in [metrics] if isinstance(metrics, str) or callable(metrics) else metrics or ():
+        metric = _metric(item)
         name = "accuracy" if metric is accuracy else str(getattr(metric, "name", None) or metric.__name__)
         # Keras counts the objects of a process: auc_1 is another name in the next one.
         name = re.sub(r"_\d+$", "", name) if isinstance(metric, keras.metrics.Metric) else name
@@ -238,6 +259,10 @@ def _named(metrics: Sequence[object]) -> dict[str, tf.Tensor]:
             )
         found[name] = metric
     return found
+
+
+def _metric(item: object) -> Any:
+    return accuracy if item == "accuracy" else _known("metric", keras.metrics.get, item)
 
 
 def _full(tensor: tf.Tensor) -> tf.Tensor:
