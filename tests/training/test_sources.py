@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from modelyard.artifact import FeatureSpec
-from modelyard.errors import ConfigurationError, DatasetNotFoundError
+from modelyard.errors import ConfigurationError, DatasetNotFoundError, TrainingError
 from modelyard.training import InputRequest, SupervisedTask, Trainer
 from modelyard.training.data import Arrays, ImageFolder, ImageOptions, Records, Stream
 from tests.support.garments import write_garments
@@ -143,11 +144,22 @@ def test_a_stream_that_memory_cannot_stand_for_is_refused(
         ),
         (lambda: slices().repeat(), "endless.*steps_per_epoch"),
         (lambda: (X, Y[:3]), r"arrays of \[3, 22\] examples"),
+        (lambda: (X, [0] * ROWS), "a tuple with 0 in it; expected arrays .*Lists become arrays by np.asarray"),
+        (lambda: "photos/train", r"a str with 'photos/train' in it; .*ImageFolder\(path\)"),
+        (lambda: X, r"has batches of a SymbolicTensor; expected \(inputs, labels\).*train=\(x, x\)"),
+        (lambda: (X, Y, Y, Y), "has batches of 4 parts"),
     ],
 )
 def test_data_that_cannot_be_trained_on_is_refused(train: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Trainer(task(train()), epochs=1, batch_size=5, model_dir=tmp_path).run()
+
+
+@pytest.mark.parametrize("arguments", [(iter([(X, Y)]),), ((X, Y),), (slices(), 0), (slices(), "5")])
+def test_what_is_no_stream_is_refused(arguments: Any) -> None:
+    message = "The data is a .*; expected a tf.data.Dataset|steps_per_epoch is .*; expected a whole number >= 1"
+    with pytest.raises(ConfigurationError, match=message):
+        Stream(arguments[0], steps_per_epoch=None if len(arguments) == 1 else arguments[1])
 
 
 def test_whether_elements_are_batches_is_told_by_the_model_or_by_its_owner() -> None:
@@ -225,6 +237,24 @@ def test_records_of_features_train_and_make_a_signature_of_examples(tmp_path: Pa
         Records("rows-*", features=features)
     with pytest.raises(DatasetNotFoundError, match="There is no file"):
         _ = Records(str(tmp_path / "none-*")).class_names
+    with pytest.raises(DatasetNotFoundError, match=f"There is no file {tmp_path}; .*such as {tmp_path}/train-"):
+        _ = Records(tmp_path).files
+    for name, wrong in (("image", (8, 8)), ("augmentation", True), ("label", "y")):
+        given: dict[str, Any] = {"features": features if name == "label" else (), name: wrong}
+        with pytest.raises(ConfigurationError, match=f"{name} is .*; expected .*Options|Augmentation|FeatureSpec"):
+            Records(tmp_path / "rows-*", **given)
+    with pytest.raises(ConfigurationError, match=r"image is \(8, 8\); expected ImageOptions\(...\)"):
+        ImageFolder(tmp_path, image=(8, 8))  # type: ignore[arg-type]
+    label = FeatureSpec(name="y", dtype="int64")
+    other = Records(tmp_path / "rows-*", features=[replace(features[0], name="z")], label=label)
+    with pytest.raises(TrainingError, match=r"rows-\* cannot be read: .*Feature: z .* could not be found"):
+        other.examples(2)
+    (path,) = tmp_path.glob("rows-*")
+    content = bytearray(path.read_bytes())
+    content[20] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(TrainingError, match=r"rows-\* cannot be read: corrupted record at 12$"):
+        records.examples(2)
 
 
 def test_records_of_images_are_those_of_their_folder(tmp_path: Path, subset: Any) -> None:

@@ -146,13 +146,29 @@ def test_a_bad_image_is_an_error_that_names_it(subset: FashionMnist, tmp_path: P
         batches(folder, cache=ImageCache())
 
 
+def test_a_cache_that_cannot_be_kept_or_is_damaged_is_an_error_that_names_it(
+    folder: ImageSplits, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TrainingError, match=f"cached images {tmp_path}/file/.* cannot be read or written"):
+        batches(folder, cache=ImageCache(tmp_path / "file"))
+    batches(folder, cache=ImageCache(tmp_path / "cache"))
+    (kept,) = (tmp_path / "cache").iterdir()
+    kept.write_bytes(b"no array")
+    with pytest.raises(TrainingError, match=f"cached images {kept} cannot be read or written"):
+        batches(folder, cache=ImageCache(tmp_path / "cache"))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"height": 0}, "0 x 8"),
+        ({"height": 0}, "height is 0; expected a whole number >= 1"),
+        ({"width": "8"}, "width is '8'; expected a whole number >= 1"),
+        ({"width": 8.5}, "width is 8.5"),
         ({"channels": 4}, "channels is 4"),
         ({"crop": 0.0}, "crop is 0.0"),
         ({"crop": 1.5}, "crop is 1.5"),
+        ({"crop": None}, "crop is None"),
     ],
 )
 def test_impossible_images_are_an_error(options: dict[str, Any], message: str) -> None:
@@ -160,7 +176,7 @@ def test_impossible_images_are_an_error(options: dict[str, Any], message: str) -
         ImageOptions(**{"height": 8, "width": 8, **options})
 
 
-@pytest.mark.parametrize("options", [{"brightness": -0.1}, {"contrast": 1.1}])
+@pytest.mark.parametrize("options", [{"brightness": -0.1}, {"contrast": 1.1}, {"brightness": None}])
 def test_impossible_augmentation_is_an_error(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="expected a number from 0 to 1"):
         Augmentation(**options)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from modelyard.artifact import FeatureSpec
-from modelyard.errors import ConfigurationError, DatasetNotFoundError
+from modelyard.errors import ConfigurationError, DatasetNotFoundError, TrainingError
 from modelyard.training.data._folder import SPLITS, ImageFiles, ImageSplits, scan_images, spread
 from modelyard.training.data._folder_dataset import ImageCache, image_folder_dataset, load_images
 from modelyard.training.data._images import Augmentation, ImageOptions
@@ -22,15 +22,19 @@ from modelyard.training.data._plan import BatchPlan
 from modelyard.training.data._record_dataset import feature_dataset, parse_features, read_messages, tfrecord_dataset
 from modelyard.training.data._records import IMAGE_KEY, LABEL_KEY, RecordFolder, list_records
 from modelyard.training.data._source import DataExamples, DataSource, request_fields
+from modelyard.training.run import first_line
 
 if TYPE_CHECKING:
     from modelyard.training.user import InputRequest
+
+_T = TypeVar("_T")
 
 
 class _Images(DataSource):
     """What image folders and records of images have in common: a size that the model decides."""
 
     _image: ImageOptions | None = None
+    _augmentation: Augmentation | None = None
     _given_names: tuple[str, ...] | None = None
     where: str = ""
 
@@ -90,7 +94,7 @@ class ImageFolder(_Images):
         vocabulary: File of the classes, in place of ``vocabulary.txt``.
 
     Raises:
-        ConfigurationError: An unknown split.
+        ConfigurationError: An unknown split, or options of another type.
     """
 
     def __init__(
@@ -109,9 +113,9 @@ class ImageFolder(_Images):
         self._path = Path(path)
         self.where = f"ImageFolder({str(path)!r})"
         self._split = split
-        self._image = image
-        self._augmentation = augmentation
-        self._cache = cache
+        self._image = _typed("image", image, ImageOptions)
+        self._augmentation = _typed("augmentation", augmentation, Augmentation)
+        self._cache = _typed("cache", cache, ImageCache)
         self._given_names = None if class_names is None else tuple(class_names)
         self._vocabulary = vocabulary
 
@@ -182,7 +186,7 @@ class Records(_Images):
             would be more than 256 MB.
 
     Raises:
-        ConfigurationError: There are features and no label.
+        ConfigurationError: There are features and no label, or options of another type.
     """
 
     def __init__(
@@ -201,10 +205,10 @@ class Records(_Images):
             raise ConfigurationError("Received features or label alone; expected both, or none for images.")
         self._pattern = str(pattern)
         self.where = f"Records({self._pattern!r})"
-        self._image = image
-        self._augmentation = augmentation
-        self.features = tuple(features)
-        self._label = label
+        self._image = _typed("image", image, ImageOptions)
+        self._augmentation = _typed("augmentation", augmentation, Augmentation)
+        self.features = (features,) if isinstance(features, FeatureSpec) else tuple(features)
+        self._label = _typed("label", label, FeatureSpec)
         self._label_offset = label_offset
         self._given_names = None if class_names is None else tuple(class_names)
         self._shuffle_window = shuffle_window
@@ -217,11 +221,13 @@ class Records(_Images):
             DatasetNotFoundError: No file is so named.
             TrainingError: One is cut off.
         """
-        paths = [Path(name) for name in sorted(glob.glob(self._pattern)) if Path(name).name != "manifest.json"]
+        found = [Path(name) for name in sorted(glob.glob(self._pattern)) if Path(name).name != "manifest.json"]
+        paths = [path for path in found if path.is_file()]
         if not paths:
-            raise DatasetNotFoundError(f"There is no file {self._pattern}; expected TFRecord files.")
-        found = list_records(paths)
-        return found if self._given_names is None else replace(found, class_names=self._given_names)
+            hint = f", such as {self._pattern.rstrip('/')}/train-*" if found else ""
+            raise DatasetNotFoundError(f"There is no file {self._pattern}; expected TFRecord files{hint}.")
+        records = list_records(paths)
+        return records if self._given_names is None else replace(records, class_names=self._given_names)
 
     def _check_names(self, class_names: tuple[str, ...]) -> None:
         own = self.files.class_names
@@ -269,7 +275,17 @@ class Records(_Images):
         return batches.map(self._split_features)
 
     def examples(self, count: int) -> DataExamples:
-        """The first records, as tensors and as they are stored."""
+        """The first records, as tensors and as they are stored.
+
+        Raises:
+            TrainingError: A record is damaged, lacks a feature, or holds no image.
+        """
+        try:
+            return self._examples(count)
+        except tf.errors.OpError as exc:
+            raise TrainingError(f"The records {self._pattern} cannot be read: {first_line(exc)}") from exc
+
+    def _examples(self, count: int) -> DataExamples:
         messages = read_messages(self.files.split("all"), count)
         if self._label is not None:
             inputs, labels = self._split_features(parse_features(tf.constant(messages), (*self.features, self._label)))
@@ -285,6 +301,12 @@ class Records(_Images):
     def _split_features(self, tensors: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         label = "" if self._label is None else self._label.name
         return self.from_features({name: part for name, part in tensors.items() if name != label}), tensors[label]
+
+
+def _typed(name: str, value: _T | None, kind: type[_T]) -> _T | None:
+    if value is not None and not isinstance(value, kind):
+        raise ConfigurationError(f"{name} is {value!r}; expected {kind.__name__}(...).")
+    return value
 
 
 def _image_options(shapes: Sequence[tuple[int | None, ...]], where: str) -> ImageOptions:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
 from modelyard.training.data._plan import PREFETCH, BatchPlan
+from modelyard.training.run import whole_number
 
 _AUGMENTATION = 1
 _DRAWS = 5
@@ -37,12 +39,12 @@ class ImageOptions:
     crop: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.height < 1 or self.width < 1:
-            raise ConfigurationError(f"Received an image size of {self.height} x {self.width}; expected sizes >= 1.")
+        for name in ("height", "width"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), 1))
         if self.channels not in (1, 3):
             raise ConfigurationError(f"channels is {self.channels}; expected 1 (grey) or 3 (RGB).")
-        if not 0 < self.crop <= 1:
-            raise ConfigurationError(f"crop is {self.crop}; expected a share above 0, at most 1.")
+        if not _is_number(self.crop) or not 0 < self.crop <= 1:
+            raise ConfigurationError(f"crop is {self.crop!r}; expected a share above 0, at most 1.")
 
     @property
     def enlarged(self) -> tuple[int, int]:
@@ -95,8 +97,12 @@ class Augmentation:
     def __post_init__(self) -> None:
         for name in ("brightness", "contrast"):
             value = getattr(self, name)
-            if not 0 <= value <= 1:
-                raise ConfigurationError(f"{name} is {value}; expected a number from 0 to 1.")
+            if not _is_number(value) or not 0 <= value <= 1:
+                raise ConfigurationError(f"{name} is {value!r}; expected a number from 0 to 1.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real)
 
 
 def decode_image(data: tf.Tensor, *, channels: int) -> tf.Tensor:

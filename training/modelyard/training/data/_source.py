@@ -120,7 +120,7 @@ class Arrays(DataSource):
         description: Says what the data is.
 
     Raises:
-        ConfigurationError: The arrays do not have the same number of examples.
+        ConfigurationError: These are no arrays, or they do not have the same number of examples.
     """
 
     def __init__(
@@ -132,7 +132,14 @@ class Arrays(DataSource):
         description: str = "",
     ) -> None:
         self._arrays = tf.nest.map_structure(np.asarray, arrays)
-        counts = {len(array) if array.ndim else 0 for array in tf.nest.flatten(self._arrays)}
+        single = [array for array in tf.nest.flatten(self._arrays) if not array.ndim]
+        if single:
+            raise ConfigurationError(
+                f"Received a {type(arrays).__name__} with {single[0].item()!r} in it; expected arrays with examples "
+                "along axis 0, such as (inputs, labels). Lists become arrays by np.asarray, files ImageFolder(path) "
+                "or Records(pattern)."
+            )
+        counts = {len(array) for array in tf.nest.flatten(self._arrays)}
         if len(counts) != 1 or 0 in counts:
             raise ConfigurationError(
                 f"Received arrays of {sorted(counts)} examples; expected the same number, above 0, in each, such as "

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from modelyard.errors import CheckpointError, ConfigurationError
 from modelyard.training.data._source import DataSource, split_batch
+from modelyard.training.run import whole_number
 
 if TYPE_CHECKING:
     from modelyard.training.loop import DeviceLoop
@@ -38,6 +39,9 @@ class Stream(DataSource):
             not known. Needed where it is endless; refused with ``loop="epoch"``.
         class_names: Of the labels.
         description: Says what the data is.
+
+    Raises:
+        ConfigurationError: It is no ``tf.data.Dataset``, or ``steps_per_epoch`` no whole number from 1.
     """
 
     shares = False
@@ -51,9 +55,14 @@ class Stream(DataSource):
         class_names: Sequence[str] = (),
         description: str = "",
     ) -> None:
+        if not isinstance(dataset, tf.data.Dataset):
+            raise ConfigurationError(
+                f"The data is a {type(dataset).__name__}; expected a tf.data.Dataset, which from_generator makes of a "
+                "Python function."
+            )
         self._dataset = dataset
         self._batched = batched
-        self.steps_per_epoch = steps_per_epoch
+        self.steps_per_epoch = None if steps_per_epoch is None else whole_number("steps_per_epoch", steps_per_epoch, 1)
         self._lengths: dict[tuple[int, bool], int] = {}
         self.class_names = tuple(class_names)
         self.description = description or "a tf.data.Dataset"
