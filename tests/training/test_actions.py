@@ -161,6 +161,11 @@ def test_wandb_gets_losses_accuracies_and_25_images_with_labels(tmp_path: Path, 
         assert np.abs(np.asarray(Image.open(path)) / 255.0 - image[..., 0]).max() < 0.01
 
 
+def test_an_unknown_mode_of_wandb_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="mode is 'off'; expected one of online, offline, disabled"):
+        WandbLog("modelyard", tmp_path, mode="off")  # type: ignore[arg-type]
+
+
 def test_wandb_that_is_not_installed_says_what_to_install(run_python: RunPython) -> None:
     done = run_python(
         "import sys; sys.modules['wandb'] = None\n"

@@ -46,13 +46,13 @@ def test_lines_of_steps_that_come_again_are_removed(tmp_path: Path) -> None:
     assert [(record["kind"], record["step"]) for record in lines(path)] == [("steps", 0), ("steps", 4), ("start", 4)]
 
 
-@pytest.mark.parametrize("content", ["not JSON\n", "{}\n", "[1]\n", '{"step": "x"}\n'])
+@pytest.mark.parametrize("content", ["not JSON\n", "{}\n", "[1]\n", '{"step": "x"}\n', "\xff\n"])
 def test_a_file_of_somebody_else_is_not_touched(content: str, tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    path.write_text(content)
+    path.write_text(content, "latin-1")
     with pytest.raises(TrainingError, match="did not write"):
         JsonlLog(path)(EVENT)
-    assert path.read_text() == content
+    assert path.read_text("latin-1") == content
 
 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from modelyard.errors import TrainingError
 from modelyard.training import TensorBoardLog, Trainer, TrainerOptions
 from tests.training.toy_task import ToyTask
 
@@ -28,3 +29,9 @@ def test_train_and_test_are_two_runs_of_the_same_scalars(tmp_path: Path) -> None
     assert [step for step, _ in train["examples_per_second"]] == [4, 6, 10, 12]
     assert [step for step, _ in test["loss"]] == [6, 12]
     assert test["loss"][0][1] == pytest.approx(result.history[0].evaluation["loss"])
+
+
+def test_a_log_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TrainingError, match=f"The log {tmp_path}/file cannot be written"):
+        Trainer(ToyTask(), epochs=1, batch_size=8, actions=[TensorBoardLog(tmp_path / "file")]).run()

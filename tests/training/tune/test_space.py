@@ -83,6 +83,8 @@ def test_the_space_is_the_given_one_or_the_tasks_own(trial: optuna.Trial) -> Non
         ({"trials": 1.5}, "trials is 1.5; expected a whole number >= 1"),
         ({"epochs": float("nan")}, "epochs is nan; expected a whole number >= 1"),
         ({"startup_trials": "4"}, "startup_trials is '4'; expected a whole number >= 1"),
+        ({"direction": "max"}, "direction is 'max'; expected one of maximize, minimize"),
+        ({"pruner": "None"}, "pruner is 'None'; expected one of median, hyperband, none"),
         ({"space": (Parameter(name="a", kind="int", low=1, high=2),) * 2}, "expected each name once"),
     ],
 )

@@ -14,8 +14,10 @@ from modelyard.training.run import CheckpointSaved, Evaluated, Event, RunEnded, 
 class JsonlLog:
     """Action that appends one line for each event.
 
-    Every line has ``time`` (UTC, ISO 8601), ``kind``, ``task``, ``step`` and ``epoch``, and what the class of the event
-    adds. When a killed run goes on, lines of steps that will be done again are removed first.
+    Every line has ``time`` (UTC, ISO 8601), ``kind``, ``task``, ``step`` and ``epoch``. ``start`` adds ``data`` and
+    ``notes``, ``steps`` ``values`` and ``examples_per_second``, ``evaluation`` ``result``, ``checkpoint`` ``path``, and
+    ``stop`` ``reason``, as the classes of the events describe them. When a killed run goes on, lines of steps that will
+    be done again are removed first.
 
     Args:
         path: The file; its folder is made when absent.
@@ -42,11 +44,11 @@ class JsonlLog:
     def _forget_after(self, step: int) -> None:
         if not self._path.exists():
             return
-        lines = self._path.read_text("utf-8").splitlines(keepends=True)
-        if lines and not lines[-1].endswith("\n"):
-            # A process that was killed while it wrote.
-            lines.pop()
         try:
+            lines = self._path.read_text("utf-8").splitlines(keepends=True)
+            if lines and not lines[-1].endswith("\n"):
+                # A process that was killed while it wrote.
+                lines.pop()
             kept = [line for line in lines if json.loads(line)["step"] <= step]
         except (ValueError, KeyError, TypeError) as exc:
             raise TrainingError(

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from modelyard.errors import TrainingError
 from modelyard.training.actions._predictions import ImagePredictions
 from modelyard.training.checkpoint import list_weights
-from modelyard.training.run import Evaluated, Event, RunEnded, StepsDone
+from modelyard.training.run import Evaluated, Event, RunEnded, StepsDone, first_line
 from modelyard.training.user import Task
 
 
@@ -40,7 +41,17 @@ class TensorBoardLog:
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
 
     def __call__(self, event: Event) -> None:
-        """Writes the numbers of one event."""
+        """Writes the numbers of one event.
+
+        Raises:
+            TrainingError: The files cannot be written.
+        """
+        try:
+            self._take(event)
+        except tf.errors.OpError as exc:
+            raise TrainingError(f"The log {self._folder} cannot be written: {first_line(exc)}") from exc
+
+    def _take(self, event: Event) -> None:
         if isinstance(event, StepsDone):
             self._write("train", {**event.values, "examples_per_second": event.examples_per_second}, event.step)
         elif isinstance(event, Evaluated):

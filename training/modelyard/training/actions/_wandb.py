@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from modelyard.errors import ConfigurationError
 from modelyard.lazy import needs_extra
 from modelyard.training.run import Evaluated, Event, RunEnded, RunStarted, StepsDone
 
@@ -35,6 +36,7 @@ class WandbLog:
         config: Further entries of the run's configuration.
 
     Raises:
+        ConfigurationError: An unknown mode.
         MissingDependencyError: The package ``wandb`` is not installed.
     """
 
@@ -47,6 +49,8 @@ class WandbLog:
         mode: WandbMode = "online",
         config: dict[str, Any] | None = None,
     ) -> None:
+        if mode not in WANDB_MODES:
+            raise ConfigurationError(f"mode is {mode!r}; expected one of {', '.join(WANDB_MODES)}.")
         with needs_extra("wandb", "wandb", purpose="WandbLog"):
             import wandb
         self._wandb: Any = wandb

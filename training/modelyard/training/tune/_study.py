@@ -47,7 +47,7 @@ class TuneOptions:
         assignments: ``argument=value`` for arguments of the task that stay the same.
 
     Raises:
-        ConfigurationError: A number is out of its range.
+        ConfigurationError: A number is out of its range, a direction or pruner is unknown, or a parameter comes twice.
     """
 
     task: str
@@ -68,6 +68,9 @@ class TuneOptions:
         for name in ("trials", "jobs", "epochs", "startup_trials"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name), 1))
         object.__setattr__(self, "seed", seed_number(self.seed))
+        for name, known in (("direction", ("maximize", "minimize")), ("pruner", ("median", "hyperband", "none"))):
+            if getattr(self, name) not in known:
+                raise ConfigurationError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(known)}.")
         names = [parameter.name for parameter in self.space]
         if len(set(names)) < len(names):
             raise ConfigurationError(f"The search space is {', '.join(names)}; expected each name once.")
