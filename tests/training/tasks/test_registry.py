@@ -64,6 +64,7 @@ def test_a_task_of_your_own_is_named_by_module_and_class() -> None:
     ("name", "message"),
     [
         ("no_such_module:ToyTask", "No module named 'no_such_module'"),
+        ("no_such_module:ToyTask", "Expected package.module:Class, a subclass of modelyard.training.Task that Python"),
         ("tests.training.no_such:ToyTask", "No module named 'tests.training.no_such'"),
         ("tests.training.toy_task:Toy", "tests.training.toy_task:Toy cannot be imported"),
         ("tests.training.toy_task:EXAMPLES", "it is no task"),

@@ -73,6 +73,11 @@ def test_the_space_is_the_given_one_or_the_tasks_own(trial: optuna.Trial) -> Non
         suggest(ToyTask, (), trial)
 
 
+def test_an_unknown_kind_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="The kind of 'a' is 'bool'; expected one of float, int, choice"):
+        Parameter(name="a", kind="bool", choices=(True, False))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -74,7 +74,7 @@ def _imported(name: str) -> type[Task]:
     try:
         found = find_object(name)
     except ConfigurationError as exc:
-        raise ConfigurationError(f"Received the task {name!r}: {exc.message} {expected.capitalize()}.") from exc
+        raise ConfigurationError(f"Received the task {name!r}: {exc.message} E{expected[1:]}.") from exc
     if not (isinstance(found, type) and issubclass(found, Task)):
         raise ConfigurationError(f"Received the task {name!r}: it is no task; {expected}.")
     return found

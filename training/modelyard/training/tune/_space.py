@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from modelyard.errors import ConfigurationError
 from modelyard.training.user import Task
@@ -29,7 +29,8 @@ class Parameter:
         choices: The values of a choice: numbers, booleans or text.
 
     Raises:
-        ConfigurationError: The range is empty, or does not fit a logarithmic scale.
+        ConfigurationError: The kind is unknown, there are no choices, or the range is empty or does not fit a
+            logarithmic scale.
     """
 
     name: str
@@ -40,6 +41,9 @@ class Parameter:
     choices: tuple[bool | int | float | str, ...] = ()
 
     def __post_init__(self) -> None:
+        kinds = get_args(Kind)
+        if self.kind not in kinds:
+            raise ConfigurationError(f"The kind of {self.name!r} is {self.kind!r}; expected one of {', '.join(kinds)}.")
         if self.kind == "choice":
             if not self.choices:
                 raise ConfigurationError(f"The choice {self.name!r} has no values.")
