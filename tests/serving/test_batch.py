@@ -17,7 +17,7 @@ from apache_beam.ml.inference.base import KeyedModelHandler, RunInference
 from apache_beam.testing import test_pipeline
 from apache_beam.testing.util import assert_that, equal_to
 
-from modelyard.batch import BatchModel, BeamModelHandler, map_in_pandas
+from modelyard.batch import BatchModel, BeamModelHandler, map_in_pandas, to_frame
 from modelyard.errors import (
     ConfigurationError,
     InvalidInputError,
@@ -134,6 +134,17 @@ def test_pandas_as_spark_calls_it(model: BatchModel, columns: dict[str, Any], ex
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_tables_of_strings_and_of_no_rows() -> None:
+    words = np.array([[b"a", "né".encode()], [b"", b"b"]], dtype=object)
+    frame = to_frame({"word": words[:, 1], "words": words})
+    assert frame["word"].tolist() == ["né", "b"] and [row.tolist() for row in frame["words"]] == [
+        ["a", "né"],
+        ["", "b"],
+    ]
+    empty = to_frame({"word": words[:0, 0], "words": words[:0], "scores": np.zeros((0, 3), np.float32)})
+    assert len(empty) == 0 and list(empty.columns) == ["word", "words", "scores"]
+
+
 def test_beam(model: BatchModel, columns: dict[str, Any], expected: dict[str, Any]) -> None:
     handler: Any = KeyedModelHandler(BeamModelHandler(BatchModel(model.model, server=model.server), max_batch_size=16))
     examples = [(int(key), {"image": image}) for key, image in zip(columns["id"], columns["image"], strict=True)]

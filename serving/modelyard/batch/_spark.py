@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
 from modelyard.batch._model import BatchModel
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
+
+#: Of each element.
+_DECODED = np.frompyfunc(lambda value: value.decode() if isinstance(value, bytes) else value, 1, 1)
 
 
 def map_in_pandas(model: BatchModel) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
@@ -43,6 +47,6 @@ def to_frame(columns: Mapping[str, npt.NDArray[Any]]) -> pd.DataFrame:
 
 
 def _cells(values: npt.NDArray[Any]) -> Any:
-    if values.ndim > 1:
-        return list(values.reshape(len(values), -1))
-    return [each.decode() if isinstance(each, bytes) else each for each in values] if values.dtype == object else values
+    if values.dtype == object:
+        values = _DECODED(values)
+    return [row.ravel() for row in values] if values.ndim > 1 else values
