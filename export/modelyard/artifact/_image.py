@@ -38,7 +38,8 @@ def decode_image(data: bytes, channels: int, *, max_pixels: int = MAX_IMAGE_PIXE
     """Decodes one JPEG, PNG, BMP, GIF (first frame) or WebP image.
 
     EXIF orientation is ignored and an alpha channel is dropped, as TensorFlow
-    does. BMP, GIF and WebP files have no grey output, there as here.
+    does, which refuses a WebP with one, or one that moves. BMP, GIF and WebP
+    files have no grey output, there as here.
 
     Args:
         data: The whole encoded file.

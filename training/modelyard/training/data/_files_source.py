@@ -80,7 +80,9 @@ class _Images(DataSource):
 
 
 class ImageFolder(_Images):
-    """Images in folders, ``path/<label>/*.jpeg``, of any size; also PNG, BMP, GIF and WebP.
+    """Images in folders, ``path/<label>/*.jpeg``, of any size; also PNG and, in colour, BMP, GIF and WebP.
+
+    A WebP must not be transparent or move: TensorFlow decodes no others.
 
     Args:
         path: The folder. Its classes are the names of the folders in it, in alphabetical order; the first

@@ -106,7 +106,10 @@ def _is_number(value: object) -> bool:
 
 
 def decode_image(data: tf.Tensor, *, channels: int) -> tf.Tensor:
-    """Decodes a JPEG, PNG, BMP, WebP or GIF (first frame) to uint8 ``[H, W, channels]``, as modelyard's servers do."""
+    """Decodes a JPEG, PNG, BMP, WebP or GIF (first frame) to uint8 ``[H, W, channels]``, as modelyard's servers do.
+
+    In grey (``channels`` 1) JPEG and PNG alone. TensorFlow refuses a WebP that is transparent or moves; servers do not.
+    """
     # TensorFlow's default for JPEG is up to 12 levels off everybody else's decoder; servers use the accurate one.
     pixels = tf.cond(
         tf.io.is_jpeg(data),
