@@ -49,8 +49,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 # After a random order was made.
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The file that takes longest comes first: last, it would keep one worker busy while the others have nothing."""
+    # Again, pytest's own order of a module's tests: those with the same parameter of a fixture beside each other. Else
+    # its servers, of which there is one at a time, would be started anew for nearly every test.
+    fixtures = config.pluginmanager.get_plugin("funcmanage")
+    assert fixtures is not None
+    fixtures.pytest_collection_modifyitems(items)
     items.sort(key=lambda item: item.path.name != "test_zoo.py")
 
 
