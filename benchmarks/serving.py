@@ -279,7 +279,7 @@ def overload(work: Path) -> str:
     """Offers three times the capacity, whether or not answers come back."""
     from tests.support.models import publish_slow
 
-    publish_slow(work / "slow", loops=200)
+    publish_slow(work / "slow", loops=200, tried=True)
     alone = _overload(work, "--greedy_batching=false")
     together = _overload(work, "--greedy_batching=true")
     seconds, capacity = 1 / alone.capacity, alone.capacity

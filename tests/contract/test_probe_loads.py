@@ -66,7 +66,7 @@ def test_what_would_end_the_server_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_probe_outlives_its_server(tmp_path: Path) -> None:
-    publish_slow(tmp_path / "m", loops=10_000_000)
+    publish_slow(tmp_path / "m", loops=10_000_000, tried=True)
     flags = ["--probe_loads"]
     with serve(tmp_path / "m", model="m", log_dir=tmp_path, flags=flags, wait=False) as server:
         process = psutil.Process(server.process.pid)
@@ -86,7 +86,7 @@ def test_damaged_and_slow_versions_are_refused(tmp_path: Path) -> None:
         assert "sha256" in refusal(server, 1)
         assert '"DATA_LOSS"' in server.get("/v1/models/m")[1]
         # Nor is one whose probe takes too long.
-        publish_slow(tmp_path / "m", loops=10_000_000)
+        publish_slow(tmp_path / "m", loops=10_000_000, tried=True)
         why = refusal(server, 2)
         assert "was not over after 2 s (--probe_timeout_seconds)" in why and REFUSED in why
 

@@ -22,6 +22,7 @@ from modelyard.artifact import (
     ModelVersion,
     RemotePath,
     RemoteVersion,
+    RowsCheck,
     Signature,
     Source,
     TensorSpec,
@@ -59,8 +60,11 @@ def publish_affine(model_dir: Location, *, slope: float, intercept: float) -> An
     return _publish(model_dir, helper.make_graph(nodes, "affine", [x], [y], constants))
 
 
-def publish_slow(model_dir: Path, *, loops: int) -> AnyVersion:
-    """Publishes ``y = x`` over float32 [-1] as an ONNX version that takes about a millisecond for each loop."""
+def publish_slow(model_dir: Path, *, loops: int, tried: bool = False) -> AnyVersion:
+    """Publishes ``y = x`` over float32 [-1] as an ONNX version that takes about a millisecond for each loop.
+
+    Requests are computed one by one; ``tried``: a server finds out how, by slow requests of its own at each load.
+    """
 
     def value(name: str, shape: list[int | str], kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, kind, shape)
@@ -86,7 +90,9 @@ def publish_slow(model_dir: Path, *, loops: int) -> AnyVersion:
         helper.make_node("Mul", ["x", "one"], ["y"]),
     ]
     return _publish(
-        model_dir, helper.make_graph(nodes, "slow", [value("x", ["batch"])], [value("y", ["batch"])], constants)
+        model_dir,
+        helper.make_graph(nodes, "slow", [value("x", ["batch"])], [value("y", ["batch"])], constants),
+        rows=None if tried else RowsCheck(verdict="dependent", reason="so that each is computed for itself"),
     )
 
 
@@ -226,7 +232,9 @@ def publish_names(model_dir: Path, names: Iterable[str]) -> ModelVersion:
 
 
 @overload
-def _publish(model_dir: Path, graph: onnx.GraphProto, *, regress: onnx.GraphProto | None = None) -> ModelVersion: ...
+def _publish(
+    model_dir: Path, graph: onnx.GraphProto, *, regress: onnx.GraphProto | None = None, rows: RowsCheck | None = None
+) -> ModelVersion: ...
 
 
 @overload
@@ -235,7 +243,13 @@ def _publish(
 ) -> RemoteVersion: ...
 
 
-def _publish(model_dir: Location, graph: onnx.GraphProto, *, regress: onnx.GraphProto | None = None) -> AnyVersion:
+def _publish(
+    model_dir: Location,
+    graph: onnx.GraphProto,
+    *,
+    regress: onnx.GraphProto | None = None,
+    rows: RowsCheck | None = None,
+) -> AnyVersion:
     """Publishes an ONNX graph whose inputs and outputs all begin with the rows; and one over examples with x."""
 
     def specs(infos: Iterable[onnx.ValueInfoProto]) -> tuple[TensorSpec, ...]:
@@ -255,7 +269,8 @@ def _publish(model_dir: Location, graph: onnx.GraphProto, *, regress: onnx.Graph
     if regress is not None:
         graphs["regress"] = regress
         signatures["regress"] = _regress("regress")
-    return publish_graphs(model_dir, graphs, signatures, Source())
+    checks = {} if rows is None else {DEFAULT_SIGNATURE: rows}
+    return publish_graphs(model_dir, graphs, signatures, Source(), rows=checks)
 
 
 def _regress(graph: str) -> Signature:
@@ -270,7 +285,12 @@ def _regress(graph: str) -> Signature:
 
 
 def publish_graphs(
-    model_dir: Location, graphs: Mapping[str, onnx.GraphProto], signatures: Mapping[str, Signature], source: Source
+    model_dir: Location,
+    graphs: Mapping[str, onnx.GraphProto],
+    signatures: Mapping[str, Signature],
+    source: Source,
+    *,
+    rows: Mapping[str, RowsCheck] | None = None,
 ) -> AnyVersion:
     with staging(model_dir) as staged:
         (staged / "onnx").mkdir()
@@ -279,12 +299,15 @@ def publish_graphs(
             onnx.checker.check_model(model)
             (staged / "onnx" / f"{name}.onnx").write_bytes(model.SerializeToString())
         files = hash_files(staged)
+        verify = VerifyReport(
+            examples=1, batch_sizes=(1, 2), max_abs_error=0.0, max_rel_error=0.0, rows={} if rows is None else rows
+        )
         entry = FormatEntry(
             path="onnx",
             precision="float32",
             converter={"onnx": onnx.__version__},
             runtime={"name": "onnxruntime"},
-            verify=VerifyReport(examples=1, batch_sizes=(1, 2), max_abs_error=0.0, max_rel_error=0.0),
+            verify=verify,
         )
         return publish(
             staged,

@@ -44,7 +44,7 @@ def test_no_shape_uses_more_cpus_than_there_are(cpus: int, expected: list[tuple[
 
 
 def test_what_is_written_is_what_was_best_and_is_served(tmp_path: Path) -> None:
-    publish_slow(tmp_path / "slow", loops=20)
+    publish_slow(tmp_path / "slow", loops=20, tried=True)
     file = tmp_path / "tuned.flags"
     model = ["--model_name=slow", f"--model_base_path={tmp_path / 'slow'}"]
     code, log = run_to_end(*model, f"--autotune={file}", "--autotune_latency_ms=2000")
