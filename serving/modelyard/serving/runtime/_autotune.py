@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import platform
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,8 +48,11 @@ class Trial:
 def autotune(options: ServerOptions) -> None:
     """Measures the newest version of the model, and writes the flags that serve the most within the limit."""
     file, latency_s = Path(options.autotune_file), options.autotune_latency_s
-    sys.stderr.write(_HEAD + "\n")
     name, version, path = _newest(options)
+    # Nobody should have to learn that after minutes of measuring.
+    with _written(file), tempfile.TemporaryFile(dir=file.parent):
+        pass
+    sys.stderr.write(_HEAD + "\n")
     trials: list[Trial] = []
     runtime = ""
     for threads, instances in shapes(available_cpus()):
@@ -74,12 +79,18 @@ def autotune(options: ServerOptions) -> None:
         f"--max_batch_rows={best.rows}",
     ]
     staged = file.with_name(f".{file.name}.part")
-    try:
+    with _written(file):
         staged.write_text(heading + table + "\n".join(flags) + "\n", "utf-8")
         staged.replace(file)
+    sys.stderr.write(f"Wrote {file}. Review it, and serve with --flagfile={file}\n")
+
+
+@contextmanager
+def _written(file: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as exc:
         raise ConfigurationError(f"--autotune cannot write {file}: {exc.strerror}.") from exc
-    sys.stderr.write(f"Wrote {file}. Review it, and serve with --flagfile={file}\n")
 
 
 def shapes(cpus: int) -> Iterator[tuple[int, int]]:
