@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -11,7 +13,19 @@ import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2, prediction_service_pb2_grpc
 
+from tests.support.admin import config_text, model_text
 from tests.support.server import RunningServer, serve
+
+
+@pytest.fixture(scope="module")
+def server(foreign_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    folder = tmp_path_factory.mktemp("foreign")
+    models = {"default": "saved_model_half_plus_two_2_versions", "matrix": "matrix_half_plus_two"}
+    config = folder / "models.config"
+    config.write_text(config_text(*(model_text(name, foreign_models / place) for name, place in models.items())))
+    with serve(None, model="default", log_dir=folder, flags=[f"--model_config_file={config}"], poll_s=60) as running:
+        replace(running, model="matrix").wait_available()
+        yield running
 
 
 def _predict(server: RunningServer, name: str, values: object) -> predict_pb2.PredictResponse:
@@ -22,28 +36,22 @@ def _predict(server: RunningServer, name: str, values: object) -> predict_pb2.Pr
         return prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request, timeout=60)
 
 
-def test_half_plus_two_with_zero_padded_versions(foreign_models: Path, tmp_path: Path) -> None:
-    base_path = foreign_models / "saved_model_half_plus_two_2_versions"
-    with serve(base_path, model="default", log_dir=tmp_path) as server:
-        response = _predict(server, "x", [2.0])
-        assert list(response.outputs["y"].float_val) == [3.0]
-        assert response.model_spec.version.value == 124
-        status, text = server.post("/v1/models/default:predict", b'{"instances": [2.0, 3.0, 4.0]}')
-        assert (status, json.loads(text)) == (200, {"predictions": [3.0, 3.5, 4.0]})
-        status, text = server.get("/v1/models/default/versions/124/metadata")
-        golden = json.loads((foreign_models / "saved_model_half_plus_two_2_versions_metadata.json").read_text())
-        document = json.loads(text)
-        assert document["metadata"]["signature_def"] == golden["metadata"]["signature_def"]
+def test_half_plus_two_with_zero_padded_versions(foreign_models: Path, server: RunningServer) -> None:
+    response = _predict(server, "x", [2.0])
+    assert list(response.outputs["y"].float_val) == [3.0]
+    assert response.model_spec.version.value == 124
+    status, text = server.post("/v1/models/default:predict", b'{"instances": [2.0, 3.0, 4.0]}')
+    assert (status, json.loads(text)) == (200, {"predictions": [3.0, 3.5, 4.0]})
+    status, text = server.get("/v1/models/default/versions/124/metadata")
+    golden = json.loads((foreign_models / "saved_model_half_plus_two_2_versions_metadata.json").read_text())
+    document = json.loads(text)
+    assert document["metadata"]["signature_def"] == golden["metadata"]["signature_def"]
 
 
-def test_metadata_over_grpc_names_every_signature(foreign_models: Path, tmp_path: Path) -> None:
-    base_path = foreign_models / "saved_model_half_plus_two_2_versions"
+def test_metadata_over_grpc_names_every_signature(foreign_models: Path, server: RunningServer) -> None:
     request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
     request.model_spec.name = "default"
-    with (
-        serve(base_path, model="default", log_dir=tmp_path) as server,
-        grpc.insecure_channel(server.grpc_address) as channel,
-    ):
+    with grpc.insecure_channel(server.grpc_address) as channel:
         response = prediction_service_pb2_grpc.PredictionServiceStub(channel).GetModelMetadata(request, timeout=60)
     definitions = get_model_metadata_pb2.SignatureDefMap()
     response.metadata["signature_def"].Unpack(definitions)
@@ -51,9 +59,8 @@ def test_metadata_over_grpc_names_every_signature(foreign_models: Path, tmp_path
     assert set(definitions.signature_def) == set(golden["metadata"]["signature_def"]["signature_def"])
 
 
-def test_matrices(foreign_models: Path, tmp_path: Path) -> None:
-    with serve(foreign_models / "matrix_half_plus_two", model="matrix", log_dir=tmp_path) as server:
-        response = _predict(server, "x", [[[2.0] * 3] * 3] * 4)
+def test_matrices(server: RunningServer) -> None:
+    response = _predict(replace(server, model="matrix"), "x", [[[2.0] * 3] * 3] * 4)
     assert tf.make_ndarray(response.outputs["y"]).shape == (4, 3, 3)
     assert set(response.outputs["y"].float_val) == {3.0}
 
