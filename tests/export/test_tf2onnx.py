@@ -14,12 +14,16 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
+
+from modelyard.console import leave_out_keras
+
+with leave_out_keras():
+    import tensorflow as tf
 
 from modelyard.export.formats import _freeze, _tf2onnx
 
 if sys.argv[1] == "refilled":
-    _tf2onnx._new_messages = contextlib.nullcontext
+    _tf2onnx._written_once = contextlib.nullcontext
 if sys.argv[1] == "inside":
     _freeze.LARGE = 1 << 40
 

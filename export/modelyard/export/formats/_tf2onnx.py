@@ -44,7 +44,7 @@ def convert_function(
     with tf.device("/cpu:0"):
         definition = tf_loader.from_function(concrete, [tensor.name for tensor in concrete.inputs], list(outputs))
         contents = _make_constant(definition, values)
-        with tf.Graph().as_default() as tensorflow_graph, _new_messages():
+        with tf.Graph().as_default() as tensorflow_graph:
             tf.import_graph_def(definition, name="")
             graph = process_tf_graph(
                 tensorflow_graph,
@@ -61,7 +61,8 @@ def convert_function(
                 raise failures[0]
             if optimized:
                 try:
-                    graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=_optimizers(graph))
+                    with _written_once():
+                        graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=_optimizers(graph))
                 # They raise whatever comes up, and leave a graph that is half done.
                 except Exception as exc:
                     _LOG.info("Not optimized, as tf2onnx fails on it: %s", exc)
@@ -148,25 +149,18 @@ def _make_constant(definition: GraphDef, values: Mapping[str, npt.NDArray[Any]])
 
 
 @contextmanager
-def _new_messages() -> Iterator[None]:
-    """Lets tf2onnx's nodes write themselves into new messages.
+def _written_once() -> Iterator[None]:
+    """Keeps tf2onnx from writing all nodes into their messages after each of its optimizers: nobody reads those.
 
-    Each of its optimizers ends with all nodes emptying and filling theirs, and a
+    With loops and branches that took a fifth to a third of a conversion. And a
     protobuf message frees what it held only when it goes itself: with 115 MB of
     weights (ConvNeXtTiny) a conversion came to 6.0 GB above what it began with.
     """
-    from onnx import NodeProto
-    from tf2onnx.graph import Node
+    from tf2onnx.graph import Graph
 
-    update = Node.update_proto
-
-    def update_new(node: Node, external_tensor_storage: object = None) -> None:
-        old = node.op
-        node._op = NodeProto(name=old.name, op_type=old.op_type, domain=old.domain, doc_string=old.doc_string)
-        update(node, external_tensor_storage)
-
-    Node.update_proto = update_new
+    update = Graph.update_proto
+    Graph.update_proto = lambda graph, external_tensor_storage=None: None
     try:
         yield
     finally:
-        Node.update_proto = update
+        Graph.update_proto = update
