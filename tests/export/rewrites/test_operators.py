@@ -261,7 +261,7 @@ def computing(names: tuple[str, ...]) -> Callable[..., dict[str, Any]]:
 
 
 #: By signature: tf2onnx takes four times as long for a graph that is twice as large.
-GROUPS = {f"f{number}": tuple(CASES)[number::8] for number in range(8)}
+GROUPS = {f"f{number}": tuple(CASES)[number::16] for number in range(16)}
 
 
 def inputs_of(group: str, rows: int) -> dict[str, Any]:
