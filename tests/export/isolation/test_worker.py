@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import logging
 import os
 import re
 import signal
@@ -15,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import keras
 import numpy as np
@@ -24,49 +22,15 @@ import pytest
 
 from modelyard.artifact import VerifyReport
 from modelyard.errors import ConversionError, ExportError, InternalError, MissingDependencyError
-from modelyard.export import ExportEvent, ExportOptions, Progress, Reference, Verification, export
+from modelyard.export import ExportEvent, ExportOptions, Reference, Verification, export
 from modelyard.export.formats import make_maker
 from modelyard.export.formats._apart import _MODULES
 from modelyard.export.isolation import Worker, WorkerEndedError, ended_by
 from tests.support.exports import ENDED
+from tests.support.orders import about, break_down, die, miss, refuse, work
 from tests.support.waiting import until_ended
 
 OPTIONS = ExportOptions(min_examples=16, latency_calls=10, measure_seconds=0.5, runtimes=(), isolate=True)
-
-
-def about() -> dict[str, Any]:
-    logging.getLogger("modelyard.export").warning("said by %s", "the worker")
-    return {
-        "tensorflow": "tensorflow" in sys.modules,
-        "gpu": os.environ["CUDA_VISIBLE_DEVICES"],
-        "temporary": tempfile.gettempdir(),
-        "score": int(Path("/proc/self/oom_score_adj").read_text()),
-    }
-
-
-def refuse() -> None:
-    try:
-        int("x")
-    except ValueError as exc:
-        raise ConversionError("A number was expected.") from exc
-
-
-def miss() -> None:
-    raise MissingDependencyError(package="p", extra="e", purpose="This")
-
-
-def break_down() -> None:
-    raise KeyError("what nobody expected")
-
-
-def work(values: list[int], progress: Progress) -> int:
-    progress(ExportEvent(stage="adding", done=1, total=1))
-    return sum(values)
-
-
-def die(number: int) -> None:
-    sys.stdout.write("the last words of a library\n")
-    os.kill(os.getpid(), number)
 
 
 @pytest.fixture(scope="module")
@@ -85,21 +49,10 @@ def worker(started: list[Worker]) -> Worker:
     return started[-1]
 
 
-def test_it_starts_without_keras() -> None:
-    """It takes as long to load as TensorFlow, and what is converted is saved graphs. (This module imports it, which is
-    why the other tests' worker has it.)"""
-    worker = Worker(modules=_MODULES)
-    modules = worker.keep(getattr, worker.keep(importlib.import_module, "sys", stage="s"), "modules", stage="s")
-    loaded = {
-        each: worker.call("__contains__", modules, each, stage="s") for each in ("tensorflow", "tf2onnx", "keras")
-    }
-    worker.close()
-    assert loaded == {"tensorflow": True, "tf2onnx": True, "keras": False}
-
-
 def test_where_it_works(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
     found = worker.call(about, stage="s")
-    assert found["tensorflow"] and found["gpu"] == "-1"
+    # Keras takes as long to load as TensorFlow, and what is converted is saved graphs.
+    assert found["loaded"] == {"tensorflow", "tf2onnx"} and found["gpu"] == "-1"
     # It goes first where memory runs out.
     assert found["score"] == 1000
     assert Path(found["temporary"]).is_dir() and found["temporary"] != tempfile.gettempdir()
@@ -323,7 +276,8 @@ def test_a_variant_or_a_further_runtime_is_given_up_alone(tmp_path: Path) -> Non
 
 
 def test_a_file_is_exported_elsewhere_from_the_start(model: keras.Model, tmp_path: Path, killing: _Killing) -> None:
-    report = export(model, tmp_path / "m", data=DATA, options=OPTIONS, formats=("onnx",))
+    here = replace(OPTIONS, isolate=False)
+    report = export(model, tmp_path / "m", data=DATA, options=here, formats=("onnx",))
     # The signal may come when the worker is one stage further, which is why that one takes some time.
     stage = r"(verify onnx serving_default|measure[^']*)"
     with pytest.raises(ExportError, match=rf"{ENDED} '{stage}'\. Nothing was publ"):
