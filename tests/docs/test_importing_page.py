@@ -14,7 +14,7 @@ import pytest
 
 from modelyard.artifact import read_manifest
 from modelyard.serving import LoadOptions, load_servable
-from tests.support.exports import MEASURE_BRIEFLY
+from tests.support.exports import EXPORT_HERE
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "importing.md"
 #: By heading, what its block needs beside modelyard, and the model that it publishes.
@@ -71,7 +71,7 @@ def test_the_blocks_of_the_page(title: str, tmp_path: Path) -> None:
     if title == "Hugging Face":
         (name,) = re.findall(r'from_pretrained\("(.*?)"\)', block)
         run(HUGGING_FACE.format(path=name), tmp_path)
-    run(MEASURE_BRIEFLY + block, tmp_path)
+    run(EXPORT_HERE + block, tmp_path)
     path = tmp_path / "models" / model / "1"
     manifest = read_manifest(path)
     assert set(manifest.formats) == ({"saved_model", "tflite"} if title == "JAX" else {"onnx"})

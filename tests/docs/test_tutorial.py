@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.exports import MEASURE_BRIEFLY
+from tests.support.exports import EXPORT_HERE
 from tests.support.pages import all_blocks
 from tests.support.server import free_port
 
@@ -21,7 +21,7 @@ def test_the_page_from_top_to_bottom(tmp_path: Path) -> None:
         text = text.replace("8500", str(grpc_port)).replace("8501", str(rest_port))
         if kind == "python":
             name = text.partition("\n")[0].removeprefix("# ")
-            (tmp_path / name).write_text(MEASURE_BRIEFLY + text, "utf-8")
+            (tmp_path / name).write_text(EXPORT_HERE + text, "utf-8")
         else:
             assert kind == "bash"
             # Job control, which a script has not, stops the server by its number.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-#: Before such code: the runtimes are measured for a second, not for twenty; tests/conftest.py does so in this process.
+#: Before such code: the runtimes are measured for an instant, not for 20 s; tests/conftest.py does so in this process.
 MEASURE_BRIEFLY = """\
 from modelyard.export import ExportOptions
-ExportOptions.__init__.__kwdefaults__.update(measure_seconds=1.0)
+ExportOptions.__init__.__kwdefaults__.update(measure_seconds=0.3)
 """
+
+#: The same where the page is about something else: without a second process, which loads TensorFlow once more.
+EXPORT_HERE = MEASURE_BRIEFLY + "ExportOptions.__init__.__kwdefaults__.update(isolate=False)\n"
 
 #: What is told of a worker that ended by SIGABRT: faulthandler, which looks at frames of threads that run, faults
 #: itself once in a hundred ends. Its own message of the first signal is in the log then, too.

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.exports import MEASURE_BRIEFLY
+from tests.support.exports import EXPORT_HERE
 
 
 def publish_fashion(folder: Path, *, epochs: int = 2) -> Path:
@@ -15,7 +15,7 @@ def publish_fashion(folder: Path, *, epochs: int = 2) -> Path:
 
     Returns the model's directory in the repository.
     """
-    code = MEASURE_BRIEFLY + (
+    code = EXPORT_HERE + (
         "import sys; from pathlib import Path\n"
         "from modelyard.training import Trainer, TrainerOptions\n"
         "from modelyard.training.tasks import find_task\n"
