@@ -17,11 +17,11 @@ from modelyard.artifact import EncodedImageFunction, SignatureFunction, TensorSp
 from modelyard.export import ExportOptions, Reference, TracedModel, compute_reference, trace
 
 NAMES = ("cat", "dog", "<b>fish</b>")
-COUNT = 260
+COUNT = 90
 # Each format in the runtime that it is first verified in: test_variants.py has the others.
 # No time to measure TensorFlow in processes of its own: they take longer to start than all of this.
 # Said here for the processes that tests start with them, too.
-OPTIONS = ExportOptions(latency_calls=20, measure_seconds=0.5, runtimes=(), isolate=False)
+OPTIONS = ExportOptions(min_examples=64, latency_calls=20, measure_seconds=0.5, runtimes=(), isolate=False)
 Signatures = Mapping[str, SignatureFunction | EncodedImageFunction]
 
 
