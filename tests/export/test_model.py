@@ -251,16 +251,17 @@ def elsewhere() -> multiprocessing.context.ForkServerContext:
     return context
 
 
-def export_toy(
+def export_line(
     model_dir: Path, formats: tuple[Format, ...], progress: Callable[[ExportEvent], None] = lambda _: None
 ) -> None:
-    """Runs in processes of their own."""
-    classifier = Classifier()
+    """Runs in processes of their own, where each traces a model of its own."""
+    module = tf.Module()
+    module.factor = tf.Variable(2.0)
     export(
-        classifier,
+        module,
         model_dir,
-        data=make_data(classifier),
-        signatures=make_signatures(classifier),
+        data=PLAIN_DATA,
+        signatures={"f": replace(PLAIN["f"], function=lambda x: {"y": x * module.factor})},
         source=SOURCE,
         options=replace(OPTIONS, formats=formats),
         progress=progress,
@@ -269,7 +270,7 @@ def export_toy(
 
 def test_two_exporters_at_once_both_publish(elsewhere: Any, tmp_path: Path) -> None:
     arguments = (tmp_path / "toy", ("saved_model",))
-    workers = [elsewhere.Process(target=export_toy, args=arguments) for _ in range(2)]
+    workers = [elsewhere.Process(target=export_line, args=arguments) for _ in range(2)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -290,7 +291,7 @@ def export_until(stage: str, model_dir: Path, reached: Any) -> None:
             reached.set()
             time.sleep(600)
 
-    export_toy(model_dir, ("saved_model", "onnx"), tell)
+    export_line(model_dir, ("saved_model", "onnx"), tell)
 
 
 @pytest.mark.parametrize("stage", ["convert onnx", "publish"])
