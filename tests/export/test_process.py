@@ -20,6 +20,8 @@ from tests.support.recurrent import recurrent_model
 from tests.support.waiting import until_ended
 
 EXPORT = [str(Path(sys.executable).with_name("modelyard")), "export"]
+#: Without a process for converters, which would load TensorFlow once more.
+ALONE = ["--format", "saved_model"]
 
 
 def arguments(source: Path, data: Path, repository: Path, *more: str) -> list[str]:
@@ -93,7 +95,7 @@ def end_in(
 
 
 def test_what_tensorflow_ends_is_told(source: Path, tmp_path: Path) -> None:
-    command = arguments(source / "m.keras", source / "data.npz", tmp_path / "repository")
+    command = arguments(source / "m.keras", source / "data.npz", tmp_path / "repository", *ALONE)
     code, said = end_in(command, "convert saved_model", signal.SIGSEGV)
     assert code == 128 + signal.SIGSEGV
     assert "A library ended the process (SIGSEGV) in the stage 'convert saved_model'. Nothing was published." in said
@@ -114,16 +116,18 @@ def test_a_format_that_is_optional_is_left_out(source: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("number", "stage"),
+    ("number", "stage", "flags"),
     [
-        (signal.SIGINT, "convert onnx"),
-        # Before the process for converters is started.
-        (signal.SIGTERM, "convert saved_model"),
-        (signal.SIGHUP, "convert saved_model"),
+        (signal.SIGINT, "convert onnx", ["--optional", "onnx"]),
+        (signal.SIGTERM, "convert saved_model", ALONE),
+        (signal.SIGHUP, "convert saved_model", ALONE),
     ],
+    ids=lambda value: value.name if isinstance(value, signal.Signals) else "",
 )
-def test_signals_stop_it_cleanly(source: Path, tmp_path: Path, number: signal.Signals, stage: str) -> None:
-    command = arguments(source / "m.keras", source / "data.npz", tmp_path / "repository", "--optional", "onnx")
+def test_signals_stop_it_cleanly(
+    source: Path, tmp_path: Path, number: signal.Signals, stage: str, flags: list[str]
+) -> None:
+    command = arguments(source / "m.keras", source / "data.npz", tmp_path / "repository", *flags)
     code, said = end_in(command, stage, number, parent=True)
     assert code == 128 + number, said
     assert "modelyard export: stopped. Nothing was published." in said
