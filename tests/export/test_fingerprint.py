@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -107,6 +108,6 @@ def test_another_process_finds_the_same(tmp_path: Path) -> None:
         text=True,
         check=True,
         cwd=Path.cwd(),
-        env={"PYTHONPATH": str(Path.cwd()), "PATH": "/usr/bin"},
+        env={"PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ["PYTHONPATH"]]), "PATH": "/usr/bin"},
     )
     assert found.stdout.split() == [limited(100.0), labelled("two")]
