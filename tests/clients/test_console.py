@@ -62,6 +62,12 @@ def test_an_import_that_fails_says_why(tmp_path: Path) -> None:
     assert "oneDNN" not in text
 
 
+def test_an_import_is_not_held_up_by_looking_for_garbage(tmp_path: Path) -> None:
+    said = "import gc\nos.write(2, b'%d\\n' % gc.isenabled())"
+    text = _import_tensorflow(tmp_path, None, more=said, code=f"{_QUIET}{said}")
+    assert text == "something that matters\n0\nI0000 later1\n"
+
+
 def test_last_words_of_a_library_that_ends_the_process(tmp_path: Path) -> None:
     text = _import_tensorflow(tmp_path, None, more=_ABORT)
     assert text.startswith("something that matters\nF0000 ")
