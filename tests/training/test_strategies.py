@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from modelyard.errors import ConfigurationError
 from modelyard.training import InputRequest, Trainer, TrainerOptions, make_strategy, restore
 from modelyard.training.checkpoint import list_checkpoints, read_state
 from modelyard.training.data import FashionMnist
-from modelyard.training.distribute import Peers
+from modelyard.training.distribute import LocalClusterOptions, Peers, run_local_cluster
 from modelyard.training.run._run_state import find_metrics
 from modelyard.training.tasks import LinearTask, SiameseTask
 from tests.support.devices import LOGICAL_CPUS, separate_replicas
@@ -30,7 +31,6 @@ from tests.training.conftest import ROOT
 from tests.training.toy_task import EXAMPLES, STEPS_PER_EPOCH
 
 TASK = "tests.training.cluster_task:ClusterTask"
-ONE_WORKER = ("--strategy", "ps", "--local-cluster", "1")
 MAIN = "import sys; from modelyard.training.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
@@ -97,8 +97,10 @@ def steps(model_dir: Path) -> list[int]:
 
 
 def test_two_workers_train_as_one_and_go_on_after_a_kill(tmp_path: Path) -> None:
+    """Of a task with a metric, which the two merge."""
+    counting = "tests.training.cluster_task:CountingTask"
     flags = ("--checkpoint-every", "4", "--steps-per-loop", "4")
-    first = Cluster(tmp_path, "--epochs", "500", *flags, sleep_s=0.5)
+    first = Cluster(tmp_path, "--epochs", "500", *flags, task=counting, sleep_s=0.5)
     first.wait_for(r"\[worker 0\] Epoch 2/500")
     first.kill("worker 1")
     assert first.result(120) == 1
@@ -114,18 +116,20 @@ def test_two_workers_train_as_one_and_go_on_after_a_kill(tmp_path: Path) -> None
     assert {number for path in first.out.glob("*.json") for number in json.loads(path.read_text())["shards"]} == {1}
     for path in first.out.iterdir():
         path.unlink()
-    second = Cluster(tmp_path, "--epochs", str(epochs), *flags, shares=True)
+    second = Cluster(tmp_path, "--epochs", str(epochs), *flags, task=counting, shares=True)
     assert second.result() == 0, second.text()
     assert f"going on from step {saved}" in second.text()
     # The same numbers as one process that was never stopped, to 1e-5.
-    alone = ClusterTask()
+    alone = CountingTask()
     options = TrainerOptions(epochs=epochs, batch_size=8)
     whole = Trainer(alone, options).run()
-    together = ClusterTask()
+    together = CountingTask()
     result = restore(second.model_dir, together)
     for value, expected in zip(together.values(), alone.values(), strict=True):
         np.testing.assert_allclose(value, expected, rtol=0, atol=1e-5)
     assert result.metrics == pytest.approx(whole.metrics, rel=1e-4)
+    error = np.abs(np.asarray(together.model(together.features))[:, 0] - together.targets).mean()
+    assert result.metrics["test_error"] == pytest.approx(error, rel=1e-5)
     assert whole.history[-1].evaluation["loss"] < 0.5 * whole.history[0].evaluation["loss"]
     # Each worker saw its own part of every epoch, and has the same weights, bit for bit.
     ours, theirs = second.left("worker-0"), second.left("worker-1")
@@ -176,14 +180,6 @@ def test_workers_take_steps_on_the_weights_of_a_parameter_server(tmp_path: Path)
     assert {path.name.rpartition("-")[0] for path in cluster.out.iterdir()} == {"chief-0"}
 
 
-def test_a_parameter_server_run_names_the_step_whose_loss_is_not_finite(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, *ONE_WORKER, task="tests.training.cluster_task:PoisonedTask")
-    assert cluster.result() == 1, cluster.text()
-    step = PoisonedTask.STEP
-    message = rf"loss of task 'poisoned' is nan at step {step} \(epoch 1, step {step} of 6\). The batch was: .*, 1 NaN"
-    assert re.search(message, cluster.text()), cluster.text()
-
-
 def test_parameter_servers_refuse_metrics() -> None:
     task = CountingTask()
     task.build()
@@ -193,22 +189,43 @@ def test_parameter_servers_refuse_metrics() -> None:
         find_metrics(task, strategy)
 
 
-def test_parameter_servers_refuse_metrics_that_nobody_declared(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, *ONE_WORKER, task="tests.training.cluster_task:UndeclaredTask")
-    assert cluster.result() == 2, cluster.text()
-    message = "modelyard train: eval_step of task 'undeclared' updates the metric variable 'mean_absolute_error/"
-    assert message in cluster.text()
-    assert "Epoch 1/" not in cluster.text()
+#: The chief of a cluster tries two tasks.
+TWO_TASKS = """\
+from modelyard.errors import ModelyardError
+from modelyard.training import Cluster, Trainer, make_strategy
+from modelyard.training.distribute import serve_chief
+from tests.training.cluster_task import PoisonedTask, UndeclaredTask
+
+cluster = Cluster.from_environment()
+if not cluster.is_chief:
+    serve_chief(cluster)
+strategy = make_strategy("ps", cluster=cluster)
+for task in (UndeclaredTask(), PoisonedTask()):
+    try:
+        Trainer(task, actions=lambda event: print(event.name), batch_size=8, strategy=strategy).run()
+    except ModelyardError as exc:
+        print(type(exc).__name__, exc.message)
+"""
 
 
-def test_two_workers_merge_their_metrics(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, "--epochs", "3", task="tests.training.cluster_task:CountingTask")
-    assert cluster.result() == 0, cluster.text()
-    task = CountingTask()
-    result = restore(cluster.model_dir, task)
-    expected = np.abs(np.asarray(task.model(task.features))[:, 0] - task.targets).mean()
-    assert result.history[-1].evaluation["error"] == pytest.approx(expected, rel=1e-5)
-    assert result.history[-1].evaluation["error"] < result.history[0].evaluation["error"]
+def test_parameter_servers_refuse_undeclared_metrics_and_name_the_step_whose_loss_is_not_finite() -> None:
+    output = io.StringIO()
+    code = run_local_cluster(
+        [sys.executable, "-c", TWO_TASKS],
+        LocalClusterOptions(workers=1, parameter_servers=1),
+        output=output,
+        environment={"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+    )
+    text = output.getvalue()
+    assert code == 0, text
+    said = [line.removeprefix("[chief 0] ") for line in text.splitlines() if line.startswith("[chief 0] ")]
+    refused = "ConfigurationError eval_step of task 'undeclared' updates the metric variable 'mean_absolute_error/"
+    (first,) = [number for number, line in enumerate(said) if line.startswith(refused)]
+    # Before it has trained.
+    assert not {"start", "steps"} & set(said[:first]), text
+    step = PoisonedTask.STEP
+    message = rf"NonFiniteLossError .*loss of task 'poisoned' is nan at step {step} \(epoch 1, step {step} of 6\)\. "
+    assert any(re.match(message + r"The batch was: .*, 1 NaN", line) for line in said[first + 1 :]), text
 
 
 class FakeResolver:
