@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import json
 import socket
 import threading
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -104,3 +108,20 @@ def test_urls_that_name_nothing_are_no_keys(started: Started, path: str) -> None
     assert ask(started.port, f"/v1/models/m/{path}", {"instances": [1.0]})[0] == 418
     assert ask(started.port, "/v2/models/m/labels/a/infer", {"instances": [1.0]})[0] == 418
     assert started.handlers.learned == []
+
+
+@pytest.mark.parametrize(
+    ("accepted", "encoding"), [("gzip, deflate, br", "gzip"), ("deflate", "deflate"), ("br", None)]
+)
+def test_who_accepts_compressed_answers_is_answered_here(started: Started, accepted: str, encoding: str | None) -> None:
+    """As `requests`, `httpx` and browsers do by themselves."""
+    started.plan(lambda batch, waited: same(batch), ("y", "float32"))
+    values = np.arange(50_000) % 100
+    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [values.size], "data": values.tolist()}]}
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", started.port, timeout=10)) as connection:
+        connection.request("POST", "/v2/models/m/infer", json.dumps(body), {"Accept-Encoding": accepted})
+        answer = connection.getresponse()
+        assert (answer.status, answer.getheader("content-encoding")) == (200, encoding)
+        text = zlib.decompress(answer.read(), zlib.MAX_WBITS | 32) if encoding else answer.read()
+    assert json.loads(text)["outputs"][0]["data"] == values.tolist()
+    assert not started.handlers.logged

@@ -1,6 +1,7 @@
 //! Predictions of the usual form, answered here; Python answers everything else.
 
 mod admission;
+mod encoding;
 mod grpc;
 mod rest;
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, ORIGIN, RETRY_AFTER};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, ORIGIN, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
+use super::encoding::{self, Encoding};
 use super::{Declined, Overload, Prediction};
 use crate::batch::{Key, Plan};
 use crate::core::Core;
@@ -88,10 +89,6 @@ async fn v2(
     body: &Bytes,
 ) -> Result<(HeaderMap, Vec<u8>), Declined> {
     let headers = prediction.headers;
-    if headers.get(ACCEPT_ENCODING).is_some_and(|accepted| accepted != "identity") {
-        // Python compresses.
-        return Err(Declined::HandOver);
-    }
     let options = &prediction.core.options;
     let json_length = headers.get(JSON_LENGTH).map(HeaderValue::as_bytes);
     let head = v2_rest::head(body, json_length, options.max_json_depth).ok_or(Declined::HandOver)?;
@@ -104,7 +101,7 @@ async fn v2(
     let views: Vec<_> = answered.views().into_iter().enumerate().map(|(index, view)| (view, binary(index))).collect();
     let mut out = Vec::new();
     let written = v2_rest::write(&mut out, &answer, &views, answered.range.as_ref(), options.strict_json);
-    let fields = match written {
+    let mut fields = match written {
         None => return Err(answered.decline()),
         Some(v2_rest::Body::Json) => content(JSON),
         Some(v2_rest::Body::Binary(length)) => {
@@ -113,6 +110,10 @@ async fn v2(
             fields
         }
     };
+    if let Some(encoding) = Encoding::preferred(headers).filter(|_| out.len() >= encoding::LEAST) {
+        out = encoding.compress(&out).await.map_err(|_| Declined::HandOver)?;
+        fields.insert(CONTENT_ENCODING, encoding.name());
+    }
     prediction.count(answered);
     Ok((fields, out))
 }

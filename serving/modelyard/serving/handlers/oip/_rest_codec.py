@@ -14,7 +14,7 @@ import numpy.typing as npt
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import InvalidInputError, InvalidRequestError
 from modelyard.serving.handlers.oip._arrays import array_to_json, array_to_raw, check_shape, json_to_array, raw_to_array
-from modelyard.serving.handlers.oip._compression import compress, preferred_encoding
+from modelyard.serving.handlers.oip._compression import LEAST_BYTES, compress, preferred_encoding
 from modelyard.serving.handlers.oip._datatypes import datatype_of
 from modelyard.serving.handlers.oip._parameters import (
     BINARY_DEFAULT_PARAMETER,
@@ -118,7 +118,7 @@ def infer_response(result: InferResult, *, strict: bool = False) -> tuple[bytes,
 def compressed(answer: Answer, accepted: str) -> Answer:
     """An answer in the encoding that the caller likes best."""
     encoding = preferred_encoding(accepted)
-    if encoding is None or not answer.body:
+    if encoding is None or len(answer.body) < LEAST_BYTES:
         return answer
     headers = [*answer.headers, (b"content-encoding", encoding.encode())]
     return Answer(status=answer.status, body=compress(answer.body, encoding), headers=headers)
