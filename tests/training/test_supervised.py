@@ -406,6 +406,43 @@ def test_metrics_come_alone_in_a_list_or_by_names_of_their_own() -> None:
     assert set(Trainer(classes(metrics=None), max_steps=1).run().metrics) == {"loss", "test_loss"}
 
 
+class Above(keras.metrics.Metric):
+    """How many first outputs are above a threshold, in as few words as Keras takes."""
+
+    def __init__(self, threshold: float = 0.0, name: str = "above") -> None:
+        super().__init__(name=name)
+        self.threshold, self.mean = threshold, keras.metrics.Mean()
+
+    def update_state(self, labels: Any, outputs: Any, sample_weight: Any = None) -> None:
+        self.mean.update_state(tf.cast(outputs[:, 0] > self.threshold, tf.float32))
+
+    def result(self) -> Any:
+        return self.mean.result()
+
+
+class WholeAbove(Above):
+    """The same, which says what it was made with."""
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "threshold": self.threshold}
+
+
+class OwnAdam(keras.optimizers.Adam):
+    """Says nothing of what it was made with."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__(rate)
+
+
+def test_metrics_of_one_s_own_classes_are_made_again_as_they_were() -> None:
+    found = Trainer(classes(metrics=[WholeAbove(-1e9)]), max_steps=1).run().metrics
+    assert found["test_above"] == 1.0
+    with pytest.raises(ConfigurationError, match=r"Above is made with threshold, which its get_config\(\) does not"):
+        classes(metrics=[Above(-1e9)])
+    with pytest.raises(ConfigurationError, match=r"OwnAdam is made with rate, .*get_config\(\), 'rate': \.\.\.}"):
+        SupervisedTask(make_model, loss=LOSS, train=None, test=None, optimizer=OwnAdam(0.1))
+
+
 def test_what_is_not_there_is_said() -> None:
     with pytest.raises(ConfigurationError, match="TrainerOptions has no field 'epoch'; did you mean 'epochs'"):
         Trainer(classes(), epoch=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -45,7 +46,8 @@ class SupervisedTask(Task):
 
     Raises:
         ConfigurationError: The model is no Keras model and no function; Keras knows no such loss, metric or optimizer;
-            or two metrics have one name.
+            two metrics have one name; or a metric or optimizer of a class of your own leaves arguments out of its
+            ``get_config()``.
 
     Example:
         >>> task = SupervisedTask(model, loss="mse", train=(x, y), test=(x_test, y_test))
@@ -241,7 +243,23 @@ def _unreduced(loss: Any) -> Callable[[Any, Any], Any]:
 
 
 def _maker(item: Any) -> Callable[[], Any]:
-    return partial(type(item).from_config, item.get_config())
+    kind, config = type(item), item.get_config()
+    maker, reader = (next(each for each in kind.__mro__ if name in vars(each)) for name in ("__init__", "from_config"))
+    # Keras' own classes take what their get_config() returns; of the user's only those that say so.
+    if not maker.__module__.startswith("keras.") and reader.__module__.startswith("keras."):
+        # But self.
+        parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
+        named = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+        if lost := [name for name in named if name not in config]:
+            raise ConfigurationError(
+                f"{kind.__name__} is made with {', '.join(lost)}, which its get_config() does not return; each run "
+                "makes one of its own from that. Return them: {**super().get_config(), "
+                + ", ".join(f"{name!r}: ..." for name in lost)
+                + "}."
+            )
+        if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+            config = {name: config[name] for name in named}
+    return partial(kind.from_config, config)
 
 
 def _named(metrics: Any) -> dict[str, Any]:
