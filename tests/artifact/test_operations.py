@@ -262,6 +262,15 @@ def test_removal(model_dir: Path) -> None:
         remove_version(model_dir, "2")
 
 
+def test_a_version_may_be_its_number(model_dir: Path) -> None:
+    assert find_version(model_dir, 2) == find_version(model_dir, "2")
+    assert promote(model_dir, 1).number == set_label(model_dir, "canary", 1).number == 1
+    remove_version(model_dir, 2)
+    for absent in (2, -1):
+        with pytest.raises(ModelNotFoundError, match=rf"has no version '{absent}'; it has the versions \[1, 3\]"):
+            find_version(model_dir, absent)
+
+
 def test_collection(model_dir: Path) -> None:
     (model_dir / f"{STAGING_PREFIX}old").mkdir()
     (model_dir / f"{STAGING_PREFIX}old" / "file").write_text("x")

@@ -141,14 +141,14 @@ def _files(version_dir: Location) -> dict[str, int]:
 
 
 @overload
-def find_version(model_dir: Path, name: str) -> ModelVersion: ...
+def find_version(model_dir: Path, name: str | int) -> ModelVersion: ...
 
 
 @overload
-def find_version(model_dir: RemotePath, name: str) -> RemoteVersion: ...
+def find_version(model_dir: RemotePath, name: str | int) -> RemoteVersion: ...
 
 
-def find_version(model_dir: Location, name: str) -> AnyVersion:
+def find_version(model_dir: Location, name: str | int) -> AnyVersion:
     """Finds a version by its number, a label, or ``latest``.
 
     Args:
@@ -161,6 +161,8 @@ def find_version(model_dir: Location, name: str) -> AnyVersion:
     """
     versions = {version.number: version for version in versions_of(model_dir)}
     labels = read_labels(model_dir)
+    # A number is that of a ModelVersion, too.
+    name = str(name)
     number = labels.get(name) if (typed := decimal(name)) is None else typed
     if name == "latest" and versions:
         number = max(versions)

@@ -32,7 +32,7 @@ class Collected:
     staging: tuple[str, ...]
 
 
-def set_label(model_dir: Location, label: str, version: str) -> AnyVersion:
+def set_label(model_dir: Location, label: str, version: str | int) -> AnyVersion:
     """Lets a label name a version.
 
     Args:
@@ -70,7 +70,7 @@ def remove_label(model_dir: Location, label: str) -> None:
         replace_labels(model_dir, {name: number for name, number in labels.items() if name != label})
 
 
-def promote(model_dir: Location, version: str, *, label: str = DEFAULT_LABEL) -> AnyVersion:
+def promote(model_dir: Location, version: str | int, *, label: str = DEFAULT_LABEL) -> AnyVersion:
     """Lets a label name a version, after every checksum of it was recomputed.
 
     Args:
@@ -91,7 +91,7 @@ def promote(model_dir: Location, version: str, *, label: str = DEFAULT_LABEL) ->
     return set_label(model_dir, label, str(found.number))
 
 
-def remove_version(model_dir: Location, version: str) -> AnyVersion:
+def remove_version(model_dir: Location, version: str | int) -> AnyVersion:
     """Removes a version that no label names.
 
     Args:
@@ -152,7 +152,7 @@ def collect(model_dir: Location, *, keep: int, stale_s: float = STALE_S) -> Coll
         return Collected(versions=numbers, staging=tuple(stale))
 
 
-def sign_version(model_dir: Location, version: str, signer: Signer) -> AnyVersion:
+def sign_version(model_dir: Location, version: str | int, signer: Signer) -> AnyVersion:
     """Signs the manifest of a version, after every checksum of it was recomputed.
 
     Args:
