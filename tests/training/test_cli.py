@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from modelyard.training.cli import main
-from modelyard.training.tasks import tasks
+from modelyard.training.tasks import find_task, tasks
 from tests.support.wandb_files import wandb_history
 from tests.training.conftest import ROOT
 
@@ -42,7 +42,13 @@ def test_it_trains_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out.startswith("Already at step 20; nothing to train.")
 
 
-def test_errors_are_one_line_and_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_line_and_an_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as changed:
+        changed.setattr(find_task("linear"), "recipe", {"epoch": 3})
+        assert main(["linear", "--model-dir", str(tmp_path / "linear")]) == 2
+    assert capsys.readouterr().err == "modelyard train: TrainerOptions has no field 'epoch'; did you mean 'epochs'?\n"
     assert main(["fashon"]) == 2
     assert capsys.readouterr().err == (
         f"modelyard train: Unknown task 'fashon'. Did you mean 'fashion'? Known tasks: {', '.join(tasks())}.\n"

@@ -162,7 +162,8 @@ def main(argv: list[str]) -> int:
 
         task = make_task(arguments.task, arguments.assignments)
         recipe = {**task.recipe, **(task.full_recipe if arguments.full else {})}
-        options = record.make_options(model_dir) if record else TrainerOptions(**recipe, model_dir=model_dir)
+        default = TrainerOptions(model_dir=model_dir)
+        options = record.make_options(model_dir) if record else change_options(default, recipe)
         names = [field.name for field in fields(TrainerOptions) if field.name != "model_dir"]
         given = {name: getattr(arguments, name, None) for name in names}
         options = change_options(options, {name: value for name, value in given.items() if value is not None})

@@ -100,8 +100,8 @@ def evaluate(
     need_task(task)
     options = TrainerOptions(eval_batch_size=batch_size, eval_steps=steps)
     owner = Loop(options, strategy=strategy)
-    # What is exported is of the models, and asking for it says so where there are none yet.
-    owner.track(**{**task.exported, **task.models})
+    # To ask for what is exported says so where there is nothing yet.
+    owner.track(**(task.models or task.exported))
     with owner.placed():
         found = Evaluator(task, options, owner).run()
     return {f"test_{name}": value for name, value in found.items()}
