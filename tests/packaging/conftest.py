@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("clients", "export", "training", "serving", "loadtests")
@@ -59,3 +63,14 @@ def text_files() -> Iterator[Path]:
     yield from (
         path for path in sorted(ROOT.iterdir()) if path.is_file() and (path.suffix in suffixes or path.name in names)
     )
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built as a release builds it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("modelyard-*.whl")
+    return built

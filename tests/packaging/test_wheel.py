@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tomllib
 import zipfile
 from pathlib import Path
@@ -14,19 +12,8 @@ from tests.packaging.conftest import GENERATED, ROOMS, ROOT, library_files, pack
 
 
 @pytest.fixture(scope="module")
-def sizes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+def sizes(wheel: Path) -> dict[str, int]:
     """Compressed size of every file in the wheel, by name."""
-    folder = tmp_path_factory.mktemp("wheel")
-    done = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (wheel,) = folder.glob("modelyard-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         assert archive.testzip() is None
         return {item.filename: item.compress_size for item in archive.infolist()}
