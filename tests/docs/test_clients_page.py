@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -134,7 +135,8 @@ def check(command: list[str], folder: Path) -> None:
 
 def test_a_project_elsewhere_passes_mypy_strict(project: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", sys.executable]
-    check([*command, "--cache-dir", str(project / "cache"), "--config-file", "", "sample.py"], project)
+    # Nothing would read a cache.
+    check([*command, "--cache-dir", os.devnull, "--config-file", "", "sample.py"], project)
 
 
 def test_a_project_elsewhere_passes_pyright(project: Path) -> None:
