@@ -43,6 +43,7 @@ def test_one_sentence_names_the_way_on_and_the_log(
     recurrent: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     arguments = [str(recurrent), "--data", "random", "--repository", str(tmp_path), "--measure-seconds", "0.5"]
+    arguments += ["--format", "saved_model", "--format", "tflite"]
     assert main(arguments) == 1
     said = capfd.readouterr().err
     (line,) = [line for line in said.splitlines() if line.startswith("modelyard export:")]
