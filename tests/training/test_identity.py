@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -43,12 +44,17 @@ class ObjectTask(ToyTask):
         self.given = (values, folder, sizes)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[ToyTask, Path]:
+    task, folder = ToyTask(units=7), tmp_path_factory.mktemp("identity") / "run"
+    Trainer(task, replace(OPTIONS, model_dir=folder, keep_best=Goal(), steps_per_loop=2)).run()
+    return task, folder
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> tuple[ToyTask, Path]:
-    task = ToyTask(units=7)
-    options = replace(OPTIONS, model_dir=tmp_path / "run", keep_best=Goal(), steps_per_loop=2)
-    Trainer(task, options).run()
-    return task, tmp_path / "run"
+def run(trained: tuple[ToyTask, Path], tmp_path: Path) -> tuple[ToyTask, Path]:
+    """A task after its run, and the run's folder, which is the test's own."""
+    return trained[0], shutil.copytree(trained[1], tmp_path / "run")
 
 
 def test_a_run_says_what_it_was_made_of(run: tuple[ToyTask, Path]) -> None:
