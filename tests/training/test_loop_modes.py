@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from modelyard.training import (
     RunStarted,
     Trainer,
     TrainerOptions,
+    TrainResult,
     restore,
 )
 from modelyard.training.checkpoint import list_checkpoints
@@ -45,10 +47,27 @@ class Scheduled(ToyTask):
         self.optimizer.build(self.model.trainable_variables)
 
 
+@pytest.fixture(scope="module")
+def whole() -> Callable[[LoopName], TrainResult]:
+    """The toy's run in a mode, from its beginning to its end."""
+
+    @functools.cache
+    def run(mode: LoopName) -> TrainResult:
+        return Trainer(ToyTask(), replace(OPTIONS, loop=mode)).run()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def in_a_loop() -> tuple[LibraryTask, TrainResult]:
+    task = LibraryTask()
+    return task, Trainer(task, OPTIONS).run()
+
+
 @pytest.mark.parametrize("mode", ["eager", "step"])
-def test_the_modes_give_the_same_numbers(mode: LoopName) -> None:
-    one, other = LibraryTask(), LibraryTask()
-    expected, received = Trainer(one, OPTIONS).run(), Trainer(other, replace(OPTIONS, loop=mode)).run()
+def test_the_modes_give_the_same_numbers(mode: LoopName, in_a_loop: tuple[LibraryTask, TrainResult]) -> None:
+    (one, expected), other = in_a_loop, LibraryTask()
+    received = Trainer(other, replace(OPTIONS, loop=mode)).run()
     for a, b in zip(expected.history, received.history, strict=True):
         assert a.train["loss"] == pytest.approx(b.train["loss"], rel=1e-6)
     assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(one.values(), other.values(), strict=True))
@@ -152,9 +171,10 @@ def test_values_are_streamed_while_the_device_loop_runs(mode: LoopName) -> None:
 
 
 @pytest.mark.parametrize("mode", ["eager", "step", "loop", "epoch"])
-def test_streaming_changes_nothing_and_ends_with_the_result(mode: LoopName) -> None:
-    options = replace(OPTIONS, loop=mode, epochs=2)
-    stream = Trainer(ToyTask(), options).stream()
+def test_streaming_changes_nothing_and_ends_with_the_result(
+    mode: LoopName, whole: Callable[[LoopName], TrainResult]
+) -> None:
+    stream = Trainer(ToyTask(), replace(OPTIONS, loop=mode)).stream()
     received: list[tuple[int, dict[str, float]]] = []
     while True:
         try:
@@ -162,15 +182,16 @@ def test_streaming_changes_nothing_and_ends_with_the_result(mode: LoopName) -> N
         except StopIteration as end:
             result = end.value
             break
-    whole = Trainer(ToyTask(), options).run()
-    assert numbers(result) == numbers(whole)
-    assert [step for step, _ in received] == list(range(1, 2 * STEPS_PER_EPOCH + 1))
+    assert numbers(result) == numbers(whole(mode))
+    assert [step for step, _ in received] == list(range(1, 3 * STEPS_PER_EPOCH + 1))
     sizes = np.array([8, 8, 8, 8, 8, 4])
     losses = np.array([values["loss"] for _, values in received[:STEPS_PER_EPOCH]])
-    assert (losses * sizes).sum() / EXAMPLES == pytest.approx(whole.history[0].train["loss"], rel=1e-9)
+    assert (losses * sizes).sum() / EXAMPLES == pytest.approx(result.history[0].train["loss"], rel=1e-9)
 
 
-def test_a_consumer_that_has_had_enough_leaves_a_checkpoint(tmp_path: Path) -> None:
+def test_a_consumer_that_has_had_enough_leaves_a_checkpoint(
+    tmp_path: Path, whole: Callable[[LoopName], TrainResult]
+) -> None:
     events: list[Any] = []
     options = replace(OPTIONS, model_dir=tmp_path, steps_per_loop=100)
     for step, _ in Trainer(ToyTask(), options, [events.append]).stream():
@@ -179,7 +200,7 @@ def test_a_consumer_that_has_had_enough_leaves_a_checkpoint(tmp_path: Path) -> N
     assert (events[-1].name, events[-1].reason) == ("stop", "interrupted")
     resumed = Trainer(ToyTask(), options).run()
     assert resumed.resumed_from is not None and resumed.resumed_from >= 3
-    assert numbers(resumed) == numbers(Trainer(ToyTask(), OPTIONS).run())
+    assert numbers(resumed) == numbers(whole(OPTIONS.loop))
 
 
 def test_the_average_of_the_weights_is_what_is_evaluated_and_restored(tmp_path: Path) -> None:
@@ -215,7 +236,9 @@ def test_the_average_of_the_weights_is_what_is_evaluated_and_restored(tmp_path: 
 
 
 @pytest.mark.parametrize("mode", ["loop", "epoch"])
-def test_sigterm_in_a_loop_ends_after_its_current_step_with_a_checkpoint(mode: LoopName, tmp_path: Path) -> None:
+def test_sigterm_in_a_loop_ends_after_its_current_step_with_a_checkpoint(
+    mode: LoopName, tmp_path: Path, whole: Callable[[LoopName], TrainResult]
+) -> None:
     events: list[Any] = []
 
     class Preempted(Gated):
@@ -238,7 +261,7 @@ def test_sigterm_in_a_loop_ends_after_its_current_step_with_a_checkpoint(mode: L
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     resumed = Trainer(ToyTask(), options).run()
     assert resumed.resumed_from == 2
-    assert numbers(resumed) == numbers(Trainer(ToyTask(), replace(OPTIONS, loop=mode)).run())
+    assert numbers(resumed) == numbers(whole(mode))
 
 
 def test_a_loss_that_is_not_finite_comes_with_its_batch() -> None:
