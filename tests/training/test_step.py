@@ -108,11 +108,11 @@ def test_two_layers_two_learning_rates_and_l1_on_the_first_only(parts: int) -> N
     np.testing.assert_allclose(trained[1], b - 0.01 * ((x @ a).T @ error), atol=1e-5)
 
 
-@pytest.mark.parametrize("parts", [2, 3, 20])
-def test_micro_batches_give_the_numbers_of_the_whole_batch(parts: int) -> None:
+def test_micro_batches_give_the_numbers_of_the_whole_batch() -> None:
     whole = train(LibraryTask())
-    assert apart(train(LibraryTask(), accumulate_steps=parts), whole) < 1e-5
-    assert apart(train(LibraryTask(), accumulate_steps=parts, clip_norm=0.5), whole) > 1e-3
+    for parts in (2, 3, 20):
+        assert apart(train(LibraryTask(), accumulate_steps=parts), whole) < 1e-5, parts
+    assert apart(train(LibraryTask(), accumulate_steps=3, clip_norm=0.5), whole) > 1e-3
 
 
 def test_clipping_limits_the_global_norm_of_an_update() -> None:
