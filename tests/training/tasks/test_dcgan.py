@@ -63,7 +63,7 @@ def garments(session_dir: Path, subset: FashionMnist) -> Path:
 def model_dir(session_dir: Path, garments: Path) -> Path:
     folder = session_dir / "dcgan-64"
     arguments = ["--set", f"folder={garments}", "--set", f"width={WIDTH}", "--seed", str(SEED)]
-    assert main(["dcgan", *arguments, "--batch-size", "32", "--epochs", "7", "--model-dir", str(folder)]) == 0
+    assert main(["dcgan", *arguments, "--batch-size", "16", "--epochs", "3", "--model-dir", str(folder)]) == 0
     return folder
 
 
@@ -82,8 +82,7 @@ def test_a_folder_of_colour_images_is_learned_by_command(garments: Path, model_d
     distance = GanTask(data=subset).frechet
     # JPEG and the two changes of size cost the real images little: the measure still knows them.
     assert distance(as_grey(real)) < 10
-    # Seeds 0 to 4 come from 126, 126, 125, 126 and 126 to 17, 17, 23, 35 and 27 after 192 steps, and to 16, 15, 11, 24
-    # and 16 after 256. These are 224.
+    # Seeds 0, 1 and 2 come from 126 to 20, 20 and 21 after these 189 steps.
     assert distance(as_grey(after)) < distance(as_grey(before)) / 2
     # Grey at first; then red is the strongest, as in every garment. How much of the others is in it still swings.
     assert colour(before).max() < 0.4
@@ -138,9 +137,9 @@ def test_the_tutorial_s_variant_learns_and_is_exported_with_its_statistics(
     task = DcganTask(data=subset, variant="tutorial", width=WIDTH)
     pictures = PictureLog(task, tmp_path / "pictures", every_steps=10_000)
     # Slower than the other variant: its rate is a third.
-    Trainer(task, TrainerOptions(batch_size=64, epochs=10, seed=SEED), [pictures]).run()
+    Trainer(task, TrainerOptions(batch_size=32, epochs=5, seed=SEED), [pictures]).run()
     before, after = (values["frechet"] for values in pictures.history.values())
-    # Seeds 0, 1 and 2: from 126, 124 and 127 to 30, 18 and 23.
+    # Seeds 0, 1 and 2: from 126, 124 and 127 to 37, 45 and 50.
     assert after < before / 2
     # Made with the averages of the training, not with those of the batch: alone or in company, an image is the same.
     signatures: Any = task.signatures()
