@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
-from modelyard.training import InputRequest, Trainer, TrainerOptions, restore
+from modelyard.training import Event, InputRequest, StepsDone, Trainer, TrainerOptions, restore
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks import NasTask
 from modelyard.training.tasks.search import CellSpace
@@ -63,16 +63,25 @@ def test_nas_s_children_are_trained_by_the_workers_of_a_parameter_server(subset:
 
 
 @pytest.fixture(scope="module")
-def searched(subset: FashionMnist, session_dir: Path) -> tuple[NasTask, Path]:
-    """A search of ten children, and its folder."""
+def searched(subset: FashionMnist, session_dir: Path) -> tuple[NasTask, Path, list[np.ndarray]]:
+    """A search of ten children, its folder, and the controller's last weights, of which it keeps an average."""
     folder = session_dir / "nas"
     task = NasTask(data=subset, **SMALLEST, learning_rate=0.1)
-    Trainer(task, TrainerOptions(epochs=1, batch_size=1, model_dir=folder)).run()
-    return task, folder
+    last: list[np.ndarray] = []
+
+    def look(event: Event) -> None:
+        if isinstance(event, StepsDone):
+            last[:] = [np.asarray(weight) for weight in task.controller.trainable_variables]
+
+    options = TrainerOptions(epochs=1, batch_size=1, ema_decay=0.9, model_dir=folder)
+    Trainer(task, options, [look]).run()
+    return task, folder, last
 
 
-def test_nas_is_restored_with_its_best_child(subset: FashionMnist, searched: tuple[NasTask, Path]) -> None:
-    task, folder = searched
+def test_nas_is_restored_with_its_best_child_and_an_average_of_its_controller(
+    subset: FashionMnist, searched: tuple[NasTask, Path, list[np.ndarray]]
+) -> None:
+    task, folder, last = searched
     again = NasTask(data=subset, **SMALLEST, learning_rate=0.1)
     restore(folder, again)
     assert len(task.rewards) == 10
@@ -81,6 +90,10 @@ def test_nas_is_restored_with_its_best_child(subset: FashionMnist, searched: tup
     for mine, other in zip(again.exported["child"].variables, task.exported["child"].variables, strict=True):
         np.testing.assert_array_equal(mine.numpy(), other.numpy())
     assert any(variable.numpy().any() for variable in again.exported["child"].variables)
+    averages = [np.asarray(weight) for weight in task.controller.trainable_variables]
+    assert max(float(np.abs(one - other).max()) for one, other in zip(last, averages, strict=True)) > 1e-3
+    for mean, weight in zip(averages, again.controller.trainable_variables, strict=True):
+        np.testing.assert_array_equal(mean, np.asarray(weight))
 
 
 def test_nas_asks_for_the_same_children_again(subset: FashionMnist) -> None:
@@ -106,27 +119,6 @@ def test_nas_asks_for_the_same_children_again(subset: FashionMnist) -> None:
 def test_nas_refuses_a_search_without_children(values: Mapping[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         NasTask(**values)
-
-
-def test_nas_averages_and_checks_its_controller(
-    subset: FashionMnist, searched: tuple[NasTask, Path], tmp_path: Path
-) -> None:
-    plain, _ = searched
-    averaged = NasTask(data=subset, **SMALLEST, learning_rate=0.1)
-    Trainer(averaged, TrainerOptions(epochs=1, batch_size=1, ema_decay=0.9, model_dir=tmp_path)).run()
-    # The same search; only the weights that are kept in the end are others.
-    np.testing.assert_array_equal(plain.rewards, averaged.rewards)
-    pairs = [
-        (np.asarray(one), np.asarray(other))
-        for one, other in zip(
-            plain.controller.trainable_variables, averaged.controller.trainable_variables, strict=True
-        )
-    ]
-    assert max(float(np.abs(one - other).max()) for one, other in pairs) > 1e-3
-    again = NasTask(data=subset, **SMALLEST, learning_rate=0.1)
-    restore(tmp_path, again)
-    for (_, mine), other in zip(pairs, again.controller.trainable_variables, strict=True):
-        np.testing.assert_array_equal(mine, np.asarray(other))
 
 
 def test_nas_refuses_too_few_images(subset: FashionMnist) -> None:
