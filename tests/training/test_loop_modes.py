@@ -203,9 +203,12 @@ def test_a_consumer_that_has_had_enough_leaves_a_checkpoint(
     assert numbers(resumed) == numbers(whole(OPTIONS.loop))
 
 
-def test_the_average_of_the_weights_is_what_is_evaluated_and_restored(tmp_path: Path) -> None:
+def test_the_average_of_the_weights_is_what_is_evaluated_and_restored(
+    tmp_path: Path, in_a_loop: tuple[LibraryTask, TrainResult]
+) -> None:
     decay = 0.5
     averages: list[Any] = []
+    last: list[Any] = []
 
     class Followed(LibraryTask):
         def train_step(self, batch: Any) -> Mapping[str, Any]:
@@ -221,12 +224,16 @@ def test_the_average_of_the_weights_is_what_is_evaluated_and_restored(tmp_path: 
         def follow(self, *now: Any) -> None:
             keep = min(decay, (1 + self.done) / (10 + self.done))
             self.done += 1
+            last[:] = now
             averages[:] = [keep * old + (1 - keep) * new for old, new in zip(averages, now, strict=True)]
 
     options = replace(OPTIONS, ema_decay=decay, model_dir=tmp_path)
     task, restored = Followed(), LibraryTask()
     result = Trainer(task, options).run()
     expected = list(averages)
+    # The weights themselves went on from evaluation to evaluation as without an average.
+    for weight, other in zip(last, in_a_loop[0].model.trainable_variables, strict=True):
+        np.testing.assert_allclose(weight, np.asarray(other), atol=1e-6)
     restore(tmp_path, restored)
     for one in (task, restored):
         values = [np.asarray(v) for v in one.model.trainable_variables]
