@@ -86,6 +86,11 @@ def transfer_task(data: FashionMnist) -> TransferTask:
     )
 
 
+def gan_task(data: FashionMnist) -> GanTask:
+    """Larger steps on smaller batches than the recipe's: a third of the time for the same distance."""
+    return GanTask(data=data, learning_rate=4e-4, generator_rate=1.2e-3)
+
+
 def nas_task(data: FashionMnist) -> NasTask:
     """Small children that are trained for a moment."""
     return NasTask(data=data, blocks=1, filters=(4, 16), images=400, child_steps=15, learning_rate=0.05)
@@ -93,12 +98,12 @@ def nas_task(data: FashionMnist) -> NasTask:
 
 #: Constructor and options of a brief training on the subset of 2,000 images, with seed 0.
 BRIEF: dict[str, tuple[Callable[[FashionMnist], Task], Mapping[str, Any]]] = {
-    "capsnet": (lambda data: CapsnetTask(data=data, filters=32, capsule_maps=8), {"batch_size": 50, "epochs": 4}),
+    "capsnet": (lambda data: CapsnetTask(data=data, filters=32, capsule_maps=8), {"batch_size": 50, "epochs": 3}),
     "cyclegan": (lambda data: cyclegan_task(data), {"epochs": 3}),
-    "cyclegan_colour": (lambda data: colour_task(data), {"batch_size": 8, "epochs": 12}),
-    "dcgan": (lambda data: DcganTask(data=data, width=0.125), {"epochs": 7}),
+    "cyclegan_colour": (lambda data: colour_task(data), {"batch_size": 8, "epochs": 5}),
+    "dcgan": (lambda data: DcganTask(data=data, width=0.125), {"epochs": 6}),
     "dcgan_cookbook": (lambda data: DcganTask(data=data, variant="cookbook", width=0.125), {"epochs": 10}),
-    "gan": (lambda data: GanTask(data=data), {"epochs": 60, "steps_per_loop": 500}),
+    "gan": (lambda data: gan_task(data), {"batch_size": 32, "epochs": 16, "steps_per_loop": 500}),
     "ladder": (lambda data: LadderTask(data=data), {"epochs": 12}),
     "maml": (lambda data: MamlTask(), {"epochs": 9}),
     "maml_fashion": (
@@ -268,7 +273,8 @@ def test_ladder_learns_from_images_without_labels(zoo: Callable[[str], Trained])
 
 def test_capsnet_learns(zoo: Callable[[str], Trained]) -> None:
     run = zoo("capsnet")
-    assert run.result.step == 160
+    assert run.result.step == 120
+    # Seeds 0, 1 and 2 come to 0.760, 0.756 and 0.759.
     assert run.result.metrics["test_accuracy"] >= 0.72
     first, last = run.result.history[0].evaluation, run.result.history[-1].evaluation
     assert last["margin"] < first["margin"]
@@ -279,6 +285,7 @@ def test_capsnet_learns(zoo: Callable[[str], Trained]) -> None:
 def test_gan_comes_closer_to_real_images(zoo: Callable[[str], Trained]) -> None:
     run = zoo("gan")
     distances = [values["frechet"] for values in run.pictures.history.values()]
+    # Seeds 0, 1 and 2: from 108 to 42, 35 and 34.
     assert distances[-1] < distances[0] / 2
     last = run.result.history[-1].evaluation
     # In balance: neither network has won; at log 2 = 0.69 the discriminator guesses.
@@ -289,7 +296,7 @@ def test_gan_comes_closer_to_real_images(zoo: Callable[[str], Trained]) -> None:
 def test_dcgan_comes_closer_to_real_images(zoo: Callable[[str], Trained]) -> None:
     run = zoo("dcgan")
     distances = [values["frechet"] for values in run.pictures.history.values()]
-    # Seeds 0, 1 and 2: from 126, 123 and 126 to 23, 39 and 43.
+    # Seeds 0, 1 and 2: from 126, 123 and 126 to 27, 42 and 47.
     assert distances[-1] < distances[0] / 2
     last = run.result.history[-1].evaluation
     assert 0.1 < last["discriminator_loss"] < 1.0
@@ -304,10 +311,11 @@ def test_cyclegan_comes_back_to_where_it_started(zoo: Callable[[str], Trained]) 
 
 
 def test_cyclegan_comes_back_in_colour_between_two_folders(zoo: Callable[[str], Trained]) -> None:
-    """Fails where the cycles' loss is left out of the generators'."""
+    """Fails where the cycles' loss is left out of the generators': 0.94 of the first then."""
     run = zoo("cyclegan_colour")
     assert isinstance(run.task, CycleganTask)
     first, *_, last = (epoch.evaluation for epoch in run.result.history)
+    # Seeds 0, 1 and 2 come to 0.62, 0.65 and 0.59 of it.
     assert last["cycle"] < 0.7 * first["cycle"]
     assert 0.05 < last["discriminator_loss"] < 1.5
     examples = run.task.verification_data(8).inputs
