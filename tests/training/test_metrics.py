@@ -121,8 +121,8 @@ def two_replicas() -> tf.distribute.Strategy:
 @pytest.mark.parametrize(
     ("changes", "replicas"),
     [
-        ({}, 1), ({"loop": "eager"}, 1), ({"loop": "step"}, 1), ({"loop": "epoch"}, 1), ({"accumulate_steps": 3}, 1),
-        ({"ema_decay": 0.5}, 1), ({"loop": "epoch"}, 2), ({"accumulate_steps": 3}, 2),
+        ({"loop": "eager"}, 1), ({"loop": "step"}, 1), ({"loop": "epoch"}, 1),
+        ({"accumulate_steps": 3, "ema_decay": 0.5}, 1), ({"loop": "epoch", "accumulate_steps": 3}, 2),
     ],
 )  # fmt: skip
 def test_an_evaluation_has_the_values_of_the_whole_set_in_every_epoch(changes: dict[str, Any], replicas: int) -> None:
