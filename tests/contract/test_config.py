@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -11,6 +12,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from modelyard.errors import ConfigurationError
+from modelyard.serving import parse_flags
 from tests.support.admin import ask, available, config_text, model_text, reload_config, states
 from tests.support.models import publish_affine
 from tests.support.server import RunningServer, run_to_end, serve
@@ -338,8 +341,8 @@ def test_a_bad_file_at_the_start_ends_the_server(tmp_path: Path, text: str | Non
     config = tmp_path / "models.config"
     if text is not None:
         config.write_text(text)
-    code, output = run_to_end(f"--model_config_file={config}")
-    assert (code, complaint in output) == (2, True), output
+    with pytest.raises(ConfigurationError, match=re.escape(complaint)):
+        parse_flags([f"--model_config_file={config}"])
 
 
 # Who may ask.
