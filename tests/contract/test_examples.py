@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,17 @@ REGRESS, CLASSIFY = "tensorflow/serving/regress", "tensorflow/serving/classify"
 
 @pytest.fixture(scope="module")
 def server(session_dir: Path) -> Iterator[RunningServer]:
-    save_tf1_half_plus_two(session_dir / "contract-examples" / "123")
+    """``tf1``, and TensorFlow Serving's own ``three`` and ``counter``."""
+    models = session_dir / "contract-examples"
+    save_tf1_half_plus_two(models / "tf1" / "123")
+    save_tf1_half_plus_three(models / "three" / "123")
+    save_counter(models / "counter" / "1")
     traffic = session_dir / "examples-traffic.config"
     traffic.write_text('model { name: "tf1" split { version: 123 } version_header: "x-version" }')
-    flags = (f"--version_traffic_file={traffic}", monitoring_flag(session_dir))
-    with serve(session_dir / "contract-examples", model="tf1", log_dir=session_dir, flags=flags) as running:
+    flags = (f"--model_repository={models}", f"--version_traffic_file={traffic}", monitoring_flag(session_dir))
+    with serve(None, model="tf1", log_dir=session_dir, flags=flags, poll_s=60) as running:
+        for name in ("three", "counter"):
+            replace(running, model=name).wait_available()
         yield running
 
 
@@ -93,31 +100,28 @@ def test_traffic_rules_hold_for_examples(server: RunningServer, stub) -> None:
     assert counted("INVALID_ARGUMENT") == failed + 1
 
 
-def test_a_signature_that_says_the_wrong_dtype_of_its_examples(tmp_path: Path) -> None:
+def test_a_signature_that_says_the_wrong_dtype_of_its_examples(server: RunningServer, stub) -> None:
     """TensorFlow Serving's own documentation calls its model half_plus_three so, and has these answers."""
-    save_tf1_half_plus_three(tmp_path / "model" / "123")
-    with serve(tmp_path / "model", model="tf1", log_dir=tmp_path) as server:
-        body = {"signature_name": REGRESS, "examples": [{"x": 1.0}, {"x": 2.0}]}
-        status, text = server.post("/v1/models/tf1:regress", json.dumps(body).encode())
-        assert (status, json.loads(text)) == (200, {"results": [3.5, 4.0]})
-        status, text = server.post("/v1/models/tf1:predict", b'{"instances": [1.0, 2.0, 5.0]}')
-        assert (status, json.loads(text)) == (200, {"predictions": [3.5, 4.0, 5.5]})
-        with grpc.insecure_channel(server.grpc_address) as channel:
-            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-            request = fill(regression_pb2.RegressionRequest(), REGRESS, example(x=2.0))
-            assert stub.Regress(request, timeout=30).result.regressions[0].value == 4.0
-            (result,) = stub.MultiInference(multi(("tf1", REGRESS, REGRESS)), timeout=30).results
-            assert result.regression_result.regressions[0].value == 4.0
-            predict = predict_pb2.PredictRequest()
-            predict.model_spec.name, predict.model_spec.signature_name = "tf1", REGRESS
-            predict.inputs["inputs"].CopyFrom(tf.make_tensor_proto([example(x=2.0).SerializeToString()]))
-            assert list(stub.Predict(predict, timeout=30).outputs["outputs"].float_val) == [4.0]
-            predict.inputs["inputs"].CopyFrom(tf.make_tensor_proto([2.0]))
-            with pytest.raises(grpc.RpcError, match=r"Expects arg\[0\] to be string but float is provided"):
-                stub.Predict(predict, timeout=30)
-        # What the model says of itself is what is passed on.
-        definition = json.loads(server.get("/v1/models/tf1/metadata")[1])["metadata"]["signature_def"]["signature_def"]
-        assert definition[REGRESS]["inputs"]["inputs"]["dtype"] == "DT_FLOAT"
+    body = {"signature_name": REGRESS, "examples": [{"x": 1.0}, {"x": 2.0}]}
+    status, text = server.post("/v1/models/three:regress", json.dumps(body).encode())
+    assert (status, json.loads(text)) == (200, {"results": [3.5, 4.0]})
+    status, text = server.post("/v1/models/three:predict", b'{"instances": [1.0, 2.0, 5.0]}')
+    assert (status, json.loads(text)) == (200, {"predictions": [3.5, 4.0, 5.5]})
+    request = fill(regression_pb2.RegressionRequest(), REGRESS, example(x=2.0))
+    request.model_spec.name = "three"
+    assert stub.Regress(request, timeout=30).result.regressions[0].value == 4.0
+    (result,) = stub.MultiInference(multi(("three", REGRESS, REGRESS)), timeout=30).results
+    assert result.regression_result.regressions[0].value == 4.0
+    predict = predict_pb2.PredictRequest()
+    predict.model_spec.name, predict.model_spec.signature_name = "three", REGRESS
+    predict.inputs["inputs"].CopyFrom(tf.make_tensor_proto([example(x=2.0).SerializeToString()]))
+    assert list(stub.Predict(predict, timeout=30).outputs["outputs"].float_val) == [4.0]
+    predict.inputs["inputs"].CopyFrom(tf.make_tensor_proto([2.0]))
+    with pytest.raises(grpc.RpcError, match=r"Expects arg\[0\] to be string but float is provided"):
+        stub.Predict(predict, timeout=30)
+    # What the model says of itself is what is passed on.
+    definition = json.loads(server.get("/v1/models/three/metadata")[1])["metadata"]["signature_def"]["signature_def"]
+    assert definition[REGRESS]["inputs"]["inputs"]["dtype"] == "DT_FLOAT"
 
 
 def test_an_example_overrides_its_context(stub) -> None:
@@ -246,18 +250,15 @@ def test_an_integer_is_not_a_float_feature(server: RunningServer) -> None:
     assert rest(server, "regress", body)[0] == 400
 
 
-def test_a_model_with_a_state(tmp_path: Path) -> None:
-    save_counter(tmp_path / "counter" / "1")
-    with serve(tmp_path / "counter", model="counter", log_dir=tmp_path) as server:
+def test_a_model_with_a_state(server: RunningServer) -> None:
+    def call(signature: str, inputs: Any) -> float:
+        body = json.dumps({"signature_name": signature, "inputs": inputs}).encode()
+        status, text = server.post("/v1/models/counter:predict", body)
+        assert status == 200, text
+        return float(json.loads(text)["outputs"])
 
-        def call(signature: str, inputs: Any) -> float:
-            body = json.dumps({"signature_name": signature, "inputs": inputs}).encode()
-            status, text = server.post("/v1/models/counter:predict", body)
-            assert status == 200, text
-            return float(json.loads(text)["outputs"])
-
-        assert call("get_counter", {}) == 0.0
-        assert call("incr_counter", {}) == 1.0
-        assert call("incr_counter_by", {"delta": 3.5}) == 4.5
-        assert call("get_counter", {}) == 4.5
-        assert call("reset_counter", {}) == 0.0
+    assert call("get_counter", {}) == 0.0
+    assert call("incr_counter", {}) == 1.0
+    assert call("incr_counter_by", {"delta": 3.5}) == 4.5
+    assert call("get_counter", {}) == 4.5
+    assert call("reset_counter", {}) == 0.0
