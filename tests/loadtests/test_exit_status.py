@@ -1,4 +1,4 @@
-"""One rule of exit statuses for Locust's users and for the commands; 130 is in ``test_interrupts``."""
+"""The exit statuses of commands; those of Locust's users are in ``test_run``, and 130 is in ``test_interrupts``."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running.grpc_address
 
 
-@pytest.mark.parametrize("command", [(), ("run",)], ids=["locust", "run"])
-def test_the_exit_status_says_how_it_ended(command: tuple[str, ...], address: str) -> None:
+def test_the_exit_status_says_how_it_ended(address: str) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     for expected, host, more in (
         (0, address, ("--max-p50-ms", "20000")),
@@ -35,7 +34,7 @@ def test_the_exit_status_says_how_it_ended(command: tuple[str, ...], address: st
         (2, address, ("--model", "shoes")),
         (2, address, ("--no-such-flag",)),
     ):
-        arguments = [*command, "-t", "1s", "--model", "pairs", "--kind", "grpc", "--host-grpc", host, *more]
+        arguments = ["run", "-t", "1s", "--model", "pairs", "--kind", "grpc", "--host-grpc", host, *more]
         done = subprocess.run(
             [sys.executable, "-c", SCRIPT, "loadtest", *arguments], capture_output=True, text=True, timeout=90,
             check=False,

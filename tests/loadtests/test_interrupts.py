@@ -86,21 +86,11 @@ def answered(server: RunningServer) -> int:
     return sum(int(float(line.rpartition(" ")[2])) for line in lines)
 
 
-SIGNALS = [
-    pytest.param(os.kill, signal.SIGTERM, id="SIGTERM"),
-    pytest.param(os.kill, signal.SIGINT, id="SIGINT"),
-    pytest.param(os.killpg, signal.SIGINT, id="Ctrl-C"),
-    pytest.param(os.killpg, signal.SIGTERM, id="SIGTERM to all"),
-]
-
-
-@pytest.mark.parametrize(("send", "number"), SIGNALS)
-def test_locust_ends_and_prints_its_table(
-    start: Callable[..., Started], tmp_path: Path, send: Callable[[int, int], None], number: int
-) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_locust_ends_and_prints_its_table(start: Callable[..., Started], tmp_path: Path, number: int) -> None:
     junit = tmp_path / "junit.xml"
     started = start("-u", "20", "-t", "60s", "--junit", str(junit))
-    send(started.process.pid, number)
+    started.process.send_signal(number)
     assert started.wait() == 130, started.text()
     text = started.text()
     assert text.count("load test: grpc serving_default: ") == text.count("Response time percentiles") == 1, text
@@ -130,13 +120,11 @@ def test_locust_of_several_processes_ends(start: Callable[..., Started], number:
     assert "interrupted after" in started.text()
 
 
-@pytest.mark.parametrize(("send", "number"), SIGNALS)
-def test_a_run_reports_what_it_measured(
-    start: Callable[..., Started], tmp_path: Path, send: Callable[[int, int], None], number: int
-) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_reports_what_it_measured(start: Callable[..., Started], tmp_path: Path, number: int) -> None:
     report, junit = tmp_path / "report", tmp_path / "junit.xml"
     started = start("run", "-t", "60s", "--rate", "200", "--report", str(report), "--junit", str(junit))
-    send(started.process.pid, number)
+    started.process.send_signal(number)
     assert started.wait() == 130, started.text()
     text = started.text()
     assert re.search(r"^grpc serving_default +\d+ +0 +0 ", text, re.MULTILINE), text
