@@ -226,7 +226,7 @@ def test_failures_beside_other_calls_change_no_answer(lookup) -> None:
 
     def call(seed: int) -> None:
         numbers = random.Random(seed)
-        for _ in range(120):
+        for _ in range(50):
             fails, rows = numbers.random() < 0.2, numbers.randint(1, 6)
             places = np.array([99] * rows if fails else [numbers.randrange(10) for _ in range(rows)])
             try:
