@@ -21,7 +21,7 @@ def publish_fashion(folder: Path, *, epochs: int = 2) -> Path:
         "from modelyard.training.tasks import find_task\n"
         "task = find_task('fashion')()\n"
         "result = Trainer(task, TrainerOptions(epochs=int(sys.argv[2]))).run()\n"
-        "result.export(Path(sys.argv[1]), examples=300)\n"
+        "result.export(Path(sys.argv[1]), examples=64, options=ExportOptions(min_examples=64))\n"
     )
     model_dir = folder / "fashion"
     environment = {**os.environ, "MODELYARD_DATA": "subset", "TF_CPP_MIN_LOG_LEVEL": "2"}
