@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from modelyard.clients.api._async_runner import AsyncRunner, AsyncTransport, run_many
-from modelyard.clients.api._calls import check_many, examples_call, many_options, predict_call
+from modelyard.clients.api._calls import check_many, examples_call, predict_call
 from modelyard.clients.api._connect import address_of, make_protocol, options_of, uses_proxy
 from modelyard.clients.api._many import ManyOptions, Row, RowResult
 from modelyard.clients.api._model import AsyncModel
@@ -56,7 +56,7 @@ def connect_async(url: str | Sequence[str], options: ClientOptions | None = None
         >>> async with connect_async("grpc://localhost:8500") as client:
         ...     answer = await client.predict("fashion", {"image": np.zeros((2, 28, 28, 1), np.float32)})
     """
-    options = options_of(options)
+    options = options_of(options, ClientOptions, "timeout_s=5")
     addresses, name = address_of(url)
 
     def make(address: Address) -> AsyncTransport:
@@ -251,7 +251,7 @@ class AsyncClient:
             InvalidInputError: One mapping, or something else that is no list of rows.
             InvalidModelSpecError: No model name, a bad version or label.
         """
-        options = many_options(options)
+        options = options_of(options, ManyOptions, "batch_size=64")
         check_many(rows, model, version, label)
         call = partial(
             self.predict,

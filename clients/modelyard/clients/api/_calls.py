@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 
-from modelyard.clients.api._many import ManyOptions
 from modelyard.clients.protocols import ExamplesCall, PredictCall, make_target
 from modelyard.errors import ConfigurationError, InvalidInputError
 
@@ -38,17 +37,6 @@ def output_names(outputs: object) -> tuple[str, ...]:
     if not all(isinstance(name, str) for name in names):
         raise InvalidInputError(f"Expected names of outputs as text; received {outputs!r}.")
     return names
-
-
-def many_options(options: ManyOptions | None) -> ManyOptions:
-    """The options of predict_many; raises ConfigurationError for anything else."""
-    if options is None:
-        return ManyOptions()
-    if not isinstance(options, ManyOptions):
-        raise ConfigurationError(
-            f"Expected ManyOptions; received {type(options).__name__}. Write, say, ManyOptions(batch_size=64)."
-        )
-    return options
 
 
 def check_many(rows: object, model: str, version: int | None, label: str | None) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from modelyard.clients.api._calls import check_many, examples_call, many_options, predict_call
+from modelyard.clients.api._calls import check_many, examples_call, predict_call
 from modelyard.clients.api._connect import address_of, make_protocol, options_of, uses_proxy
 from modelyard.clients.api._many import ManyOptions, Row, RowResult
 from modelyard.clients.api._model import Model
@@ -52,7 +52,7 @@ def connect(url: str | Sequence[str], options: ClientOptions | None = None) -> C
         >>> with connect("grpc://localhost:8500") as client:
         ...     answer = client.predict("fashion", {"image": np.zeros((2, 28, 28, 1), np.float32)})
     """
-    options = options_of(options)
+    options = options_of(options, ClientOptions, "timeout_s=5")
     addresses, name = address_of(url)
 
     def make(address: Address) -> Transport:
@@ -247,7 +247,7 @@ class Client:
             InvalidInputError: One mapping, or something else that is no list of rows.
             InvalidModelSpecError: No model name, a bad version or label.
         """
-        options = many_options(options)
+        options = options_of(options, ManyOptions, "batch_size=64")
         check_many(rows, model, version, label)
         call = partial(
             self.predict,

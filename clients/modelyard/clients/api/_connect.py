@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TypeVar
 
 from modelyard.clients.protocols import Protocol
 from modelyard.clients.transport import Address, ClientOptions, parse_addresses
 from modelyard.errors import ConfigurationError
+
+_T = TypeVar("_T")
 
 _GRPC_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
@@ -18,13 +21,13 @@ def address_of(url: str | Sequence[str]) -> tuple[tuple[Address, ...], str]:
     return addresses, ",".join(address.url for address in addresses)
 
 
-def options_of(options: ClientOptions | None) -> ClientOptions:
-    """The options of a client; raises ConfigurationError for anything else."""
+def options_of(options: _T | None, kind: type[_T], example: str) -> _T:
+    """Options that were given, or the defaults; raises ConfigurationError for anything else."""
     if options is None:
-        return ClientOptions()
-    if not isinstance(options, ClientOptions):
+        return kind()
+    if not isinstance(options, kind):
         raise ConfigurationError(
-            f"Expected ClientOptions; received {type(options).__name__}. Write, say, ClientOptions(timeout_s=5)."
+            f"Expected {kind.__name__}; received {type(options).__name__}. Write, say, {kind.__name__}({example})."
         )
     return options
 

@@ -110,7 +110,8 @@ async fn v2(
             fields
         }
     };
-    if let Some(encoding) = Encoding::preferred(headers).filter(|_| out.len() >= encoding::LEAST) {
+    let encoding = if out.len() < encoding::LEAST { None } else { Encoding::preferred(headers) };
+    if let Some(encoding) = encoding {
         out = encoding.compress(&out).await.map_err(|_| Declined::HandOver)?;
         fields.insert(CONTENT_ENCODING, encoding.name());
     }
