@@ -6,6 +6,7 @@ import queue
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -145,9 +146,9 @@ class _Compiled:
             raise LoadError(f"OpenVINO cannot compile graph {name!r} for {device}: {short_reason(exc)}.") from exc
         # Of sizes that are known there are none of a call before.
         self._spoils = any(port.partial_shape.is_dynamic for node in graph.model.get_ops() for port in node.outputs())
-        self._generation, self._renewing = 0, threading.Lock()
-        #: Under way, by their identity.
-        self._busy: dict[int, openvino.InferRequest] = {}
+        self._generation, self._renewing, self._repeating = 0, threading.Lock(), threading.Lock()
+        #: Under way, with their generation, by their identity.
+        self._busy: dict[int, tuple[int, openvino.InferRequest]] = {}
         self._idle: queue.SimpleQueue[tuple[int, openvino.InferRequest]] = queue.SimpleQueue()
         self._put(made)
 
@@ -158,32 +159,40 @@ class _Compiled:
         of the one before (2026.4): [1, 0, 0, 0] for one row, an error, or the end of the process. So a graph is
         compiled anew after a failure, and calls that began between a failure and that are made again.
         """
+        repeats = False
         while True:
-            generation, request = self._idle.get()
-            if generation != self._generation:
-                continue
-            self._busy[id(request)] = request
-            try:
-                if self._is_sound(generation, request):
-                    result = compute(request)
+            # Two calls that fail beside each other, and are made again beside each other, would do so forever.
+            with self._repeating if repeats else nullcontext():
+                generation, request = self._idle.get()
+                if generation != self._generation:
+                    continue
+                self._busy[id(request)] = generation, request
+                try:
                     if self._is_sound(generation, request):
-                        return result
-                self._renew(generation)
-            except (InvalidInputError, PredictionError):
-                sound = self._is_sound(generation, request)
-                self._renew(generation)
-                if sound:
-                    raise
-            finally:
-                # Who fails is among these until the generation says so.
-                del self._busy[id(request)]
-                self._idle.put((generation, request))
+                        result = compute(request)
+                        if self._is_sound(generation, request):
+                            return result
+                    self._renew(generation)
+                except (InvalidInputError, PredictionError):
+                    sound = self._is_sound(generation, request)
+                    self._renew(generation)
+                    if sound:
+                        raise
+                finally:
+                    # Who fails is among these until the generation says so.
+                    del self._busy[id(request)]
+                    self._idle.put((generation, request))
+            repeats = True
 
     def _is_sound(self, generation: int, own: openvino.InferRequest) -> bool:
-        """Whether no other call of a generation has failed, which the other's own thread may not know yet."""
-        for request in list(self._busy.values()) if self._spoils else ():
+        """Whether no other call of a generation has failed, which the other's own thread may not know yet.
+
+        One of an earlier generation says nothing: it is under way until its thread has renewed the graph, or has seen
+        that another did.
+        """
+        for began, request in list(self._busy.values()) if self._spoils else ():
             try:
-                if request is not own:
+                if began == generation and request is not own:
                     request.wait_for(0)
             except RuntimeError:
                 return False
