@@ -163,7 +163,8 @@ def test_what_is_garbage_after_a_load_that_imported_nothing_is_collected() -> No
     reference = weakref.ref(Cycle())
     before, modules = gc.get_freeze_count(), len(sys.modules)
     assert settle_memory(modules) == modules
-    assert gc.get_freeze_count() == before
+    # What was excluded before may end meanwhile.
+    assert gc.get_freeze_count() <= before
     gc.collect()
     assert reference() is None
 
