@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from benchmarks.torture.cases import Result, Scratch, case, expect, memory_mb
 from modelyard.artifact import collect
@@ -82,10 +83,13 @@ class _Soak:
                 await asyncio.to_thread(client.reload_config, models)
 
     async def watch(self, mark: Mark) -> None:
-        """Looks at the server's memory every second."""
+        """Looks at the memory of the server, which has no other processes, every second."""
         self.memory.clear()
+        server = psutil.Process(self.server.process.pid)
+        expect(not server.children(), "the server has processes, which are not looked at")
         while True:
-            self.memory.append((time.monotonic(), memory_mb(self.server.process.pid)))
+            # To look for processes takes milliseconds, in which the load would send nothing.
+            self.memory.append((time.monotonic(), server.memory_info().rss / 1e6))
             await asyncio.sleep(1)
 
     def growth(self, minute_s: float) -> float:

@@ -113,8 +113,9 @@ def test_a_run_leaves_frozen_what_its_process_has_frozen() -> None:
 
     # By conftest.py, after the tests were collected.
     before = gc.get_freeze_count()
-    assert before > 0
-    assert run_precisely(count()) == gc.get_freeze_count() == before
+    during = run_precisely(count())
+    # Some of it may end meanwhile.
+    assert before >= during >= gc.get_freeze_count() > 0
 
 
 def test_every_api_and_payload_gives_the_same_classes(classifier: RunningServer, images: Images) -> None:
