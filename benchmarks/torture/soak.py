@@ -17,6 +17,7 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ import numpy as np
 import psutil
 
 from benchmarks.torture.cases import Result, Scratch, case, expect, memory_mb
-from modelyard.artifact import collect
+from modelyard.artifact import RowsCheck, collect
 from modelyard.clients import ModelConfig, connect
 from modelyard.loadtests.compare import CapacityOptions, find_capacity
 from modelyard.loadtests.generate import Log, Mark, Run, run_precisely, session
@@ -54,6 +55,10 @@ MAX_MEMORY, MAX_P99 = 1.05, 1.5
 HARMLESS_MS = 10.0
 
 
+#: Says what to do, and returns when it is done.
+Order = Callable[[str], None]
+
+
 @dataclass(kw_only=True)
 class _Soak:
     """What runs beside the load."""
@@ -65,22 +70,24 @@ class _Soak:
     #: When, by the monotonic clock, and megabytes.
     memory: list[tuple[float, float]] = field(default_factory=list)
 
-    async def swap(self, mark: Mark) -> None:
+    async def swap(self, order: Order) -> None:
         """Has a version published, and old ones removed, again and again."""
-        with _publisher(self.model) as order:
-            while True:
-                await asyncio.sleep(SWAP_S)
-                await asyncio.to_thread(order)
-                self.swaps += 1
+        while True:
+            await asyncio.sleep(SWAP_S)
+            await asyncio.to_thread(order, "publish")
+            self.swaps += 1
 
-    async def reload(self, mark: Mark) -> None:
-        """Sends the configuration, with another version policy each time."""
+    async def reload(self, order: Order) -> None:
+        """Has the configuration sent, with another version policy each time."""
         while True:
             await asyncio.sleep(RELOAD_S)
             self.reloads += 1
-            models = [ModelConfig(name="m", base_path=str(self.model), latest=1 + self.reloads % 2)]
-            with connect(f"grpc://{self.server.grpc_address}") as client:
-                await asyncio.to_thread(client.reload_config, models)
+            await asyncio.to_thread(order, f"reload {1 + self.reloads % 2}")
+
+    async def beside(self, mark: Mark) -> None:
+        """Does both."""
+        with _operator(self.model, self.server.grpc_address) as order:
+            await asyncio.gather(self.swap(order), self.reload(order))
 
     async def watch(self, mark: Mark) -> None:
         """Looks at the memory of the server, which has no other processes, every second."""
@@ -106,17 +113,19 @@ class _Soak:
 
 
 @contextmanager
-def _publisher(model: Path) -> Iterator[Callable[[], None]]:
-    """Publishes versions when it is told to, in a process of its own, as exports do: here it would hold up the load."""
-    command = [sys.executable, "-m", "benchmarks.torture.soak", str(model)]
+def _operator(model: Path, address: str) -> Iterator[Order]:
+    """Publishes versions and reloads when it is told to, in a process of its own: here it would hold up the load."""
+    command = [sys.executable, "-m", "benchmarks.torture.soak", str(model), address]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         if process.stdin is None or process.stdout is None:
-            raise OSError("the publisher has no pipes")
+            raise OSError("the operator has no pipes")
         requests, answers = process.stdin, process.stdout
+        turn = threading.Lock()
 
-        def order() -> None:
-            print(file=requests, flush=True)
-            expect(bool(answers.readline()), "the publisher has ended")
+        def order(text: str) -> None:
+            with turn:
+                print(text, file=requests, flush=True)
+                expect(answers.readline() == f"{text}\n", "the operator has ended")
 
         yield order
 
@@ -140,7 +149,7 @@ class _Seen:
 async def _run(soak: _Soak, options: LoadTestOptions, seconds: float) -> _Seen:
     traffic = find_traffic(options)
     requests = traffic.requests(options, traffic.kinds(options, tuple(APIS)), rows=1)
-    sides = [soak.swap, soak.reload]
+    sides = [soak.beside]
     async with session(options, requests) as opened:
         await opened.generator.closed(requests, in_flight=ALL_IN_FLIGHT, seconds=OPENING_S)
         found = await find_capacity(opened, requests, CapacityOptions(limits=LIMITS, probe_s=PROBE_S), tell=print)
@@ -160,7 +169,7 @@ def soak(scratch: Scratch) -> Result:
     """A new version every 5 s, a reload every 20 s: none failed, memory and p99 as in the beginning."""
     seconds = float(os.environ.get("TORTURE_SOAK_SECONDS", 600))
     model, config = scratch.folder / "m", scratch.folder / "config"
-    publish_affine(model, slope=2.0, intercept=1.0)
+    _publish(model)
     config.write_text(config_text(model_text("m", model)))
     flags = [f"--transport={scratch.transport}", f"--model_config_file={config}", "--idle_timeout_seconds=0"]
     with serve(None, model="m", log_dir=scratch.folder, flags=flags) as server:
@@ -202,14 +211,24 @@ def soak(scratch: Scratch) -> Result:
 
 
 def main() -> None:
-    """Publishes a version, and removes old ones, for each line of standard input."""
-    model = Path(sys.argv[1])
-    # Exports run on other machines: here they would take the processor of server and load.
+    """Does what each line of standard input says."""
+    model, address = Path(sys.argv[1]), sys.argv[2]
+    # Operators and exports have machines of their own: here they would take the processor of server and load.
     os.nice(19)
-    for _ in sys.stdin:
-        publish_affine(model, slope=2.0, intercept=1.0)
-        collect(model, keep=2)
-        print("published", flush=True)
+    with connect(f"grpc://{address}") as client:
+        for line in sys.stdin:
+            match line.split():
+                case ["publish"]:
+                    _publish(model)
+                    collect(model, keep=2)
+                case ["reload", latest]:
+                    client.reload_config([ModelConfig(name="m", base_path=str(model), latest=int(latest))])
+            print(line, end="", flush=True)
+
+
+def _publish(model: Path) -> None:
+    """Publishes a version as an export does, which knows that requests may share batches: no server tries it."""
+    publish_affine(model, slope=2.0, intercept=1.0, rows=RowsCheck(verdict="independent"))
 
 
 if __name__ == "__main__":

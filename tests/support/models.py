@@ -37,16 +37,19 @@ _DTYPES = {1: "float32", 6: "int32", 7: "int64", 8: "string"}
 
 
 @overload
-def publish_affine(model_dir: Path, *, slope: float, intercept: float) -> ModelVersion: ...
+def publish_affine(
+    model_dir: Path, *, slope: float, intercept: float, rows: RowsCheck | None = None
+) -> ModelVersion: ...
 
 
 @overload
-def publish_affine(model_dir: RemotePath, *, slope: float, intercept: float) -> RemoteVersion: ...
+def publish_affine(
+    model_dir: RemotePath, *, slope: float, intercept: float, rows: RowsCheck | None = None
+) -> RemoteVersion: ...
 
 
-def publish_affine(model_dir: Location, *, slope: float, intercept: float) -> AnyVersion:
+def publish_affine(model_dir: Location, *, slope: float, intercept: float, rows: RowsCheck | None = None) -> AnyVersion:
     """Publishes ``y = slope * x + intercept`` over float32 [-1] as an ONNX version with a manifest."""
-
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch"])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch"])
     constants = [
@@ -57,7 +60,7 @@ def publish_affine(model_dir: Location, *, slope: float, intercept: float) -> An
         helper.make_node("Mul", ["x", "slope"], ["scaled"]),
         helper.make_node("Add", ["scaled", "intercept"], ["y"]),
     ]
-    return _publish(model_dir, helper.make_graph(nodes, "affine", [x], [y], constants))
+    return _publish(model_dir, helper.make_graph(nodes, "affine", [x], [y], constants), rows=rows)
 
 
 def publish_slow(model_dir: Path, *, loops: int, tried: bool = False) -> AnyVersion:
@@ -239,7 +242,11 @@ def _publish(
 
 @overload
 def _publish(
-    model_dir: RemotePath, graph: onnx.GraphProto, *, regress: onnx.GraphProto | None = None
+    model_dir: RemotePath,
+    graph: onnx.GraphProto,
+    *,
+    regress: onnx.GraphProto | None = None,
+    rows: RowsCheck | None = None,
 ) -> RemoteVersion: ...
 
 

@@ -6,6 +6,7 @@ strict: a field that is missing or has the wrong type is an error that names it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -207,11 +208,17 @@ def parse_manifest(content: bytes, version_dir: Location) -> Manifest:
         raise ManifestError(f"{path}: {reason}") from exc
 
 
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """Evaluates annotations, which takes more time than to read an object by them; a server reads as it answers."""
+    return get_type_hints(kind)
+
+
 def _read_object(kind: type[_T], document: object, place: str, *, required: frozenset[str] = frozenset()) -> _T:
     """Reads a dataclass from a JSON object; ``place`` names it in errors, ``required`` adds to what may not lack."""
     if not isinstance(document, dict):
         raise ManifestError(f"{place}: expected an object; received {type(document).__name__}.")
-    hints = get_type_hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]
     required |= _REQUIRED.get(kind, frozenset())
     values: dict[str, object] = {}
     for part in fields(kind):  # type: ignore[arg-type]
