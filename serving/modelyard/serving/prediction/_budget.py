@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from types import TracebackType
 
 from modelyard.errors import OverloadedError, RequestTooLargeError
 
@@ -92,5 +91,5 @@ class Charge:
     def __enter__(self) -> Charge:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()

@@ -6,7 +6,7 @@ import _thread
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 #: What a process ends with that SIGTERM made save and stop: 128 + 15, as shells and Kubernetes know it.
@@ -35,9 +35,7 @@ class InterruptGuard:
                     self._previous[number] = signal.signal(number, self._on_signal)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         while self._previous:
             signal.signal(*self._previous.popitem())
 
