@@ -14,7 +14,8 @@ import pytest
 from modelyard import errors
 from modelyard.clients import Client, connect
 from modelyard.clients.protocols import Answer, PredictCall, Target
-from modelyard.clients.protocols.v2._codec import array_to_raw, infer_json, prediction_from_answer, raw_to_array
+from modelyard.clients.protocols.v2._codec import infer_json, prediction_from_answer, raw_to_array
+from modelyard.wire import array_to_raw
 from tests.clients.conftest import KINDS, connected, peer
 from tests.support.server import RunningServer
 

@@ -16,7 +16,7 @@ from modelyard.wire._generated import (
     traffic_pb2,
 )
 from modelyard.wire._generated._pool import Default as descriptor_pool
-from modelyard.wire._oip import OIP_DATATYPES, OIP_DTYPES
+from modelyard.wire._oip import OIP_CONTENTS, OIP_DATATYPES, OIP_DTYPES, array_to_raw
 from modelyard.wire._services import INFERENCE_SERVICE, MODEL_SERVICE, PREDICTION_SERVICE, Method
 from modelyard.wire._status import (
     GRPC_STATUS,
@@ -33,6 +33,7 @@ from modelyard.wire._tensors import (
     array_to_tensor,
     as_wire_array,
     has_room,
+    object_array,
     refuse_masked,
     shape_from_proto,
     shape_to_proto,
@@ -52,9 +53,11 @@ __all__ = [
     "MAX_RANK",
     "MODEL_SERVICE",
     "Method",
+    "OIP_CONTENTS",
     "OIP_DATATYPES",
     "OIP_DTYPES",
     "PREDICTION_SERVICE",
+    "array_to_raw",
     "array_to_tensor",
     "as_wire_array",
     "cast_unchanged",
@@ -76,6 +79,7 @@ __all__ = [
     "http_status_of",
     "inference_pb2",
     "metrics_pb2",
+    "object_array",
     "read_records",
     "refuse_masked",
     "serving_pb2",

@@ -84,6 +84,17 @@ def refuse_masked(value: object) -> None:
         )
 
 
+def object_array(values: Sequence[Any]) -> npt.NDArray[np.object_]:
+    """Values as an array of objects ``[N]``, such as bytes, of which numpy would make another dtype.
+
+    Args:
+        values: Of any kind but arrays.
+    """
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
 def _bytes_array(
     values: Sequence[Any], shape: tuple[int, ...], expected: str = "text or bytes in a string tensor"
 ) -> npt.NDArray[Any]:

@@ -13,12 +13,11 @@ from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import InvalidInputError
 from modelyard.serving import ModelSpec, Prediction
 from modelyard.serving.handlers.oip import InferRequest, RequestedOutput
-from modelyard.serving.handlers.oip._arrays import array_to_raw
 from modelyard.serving.handlers.oip._datatypes import datatype_of
 from modelyard.serving.handlers.oip._grpc import infer_request, infer_response
 from modelyard.serving.handlers.oip._rest_codec import answer_of, read_call
 from modelyard.serving.handlers.oip._service import infer_result, predict_request
-from modelyard.wire import inference_pb2
+from modelyard.wire import array_to_raw, inference_pb2
 from tests.support.forms import (
     DTYPES,
     OUTPUT_DTYPES,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from modelyard.wire import MAX_MESSAGE, MAX_RANK, array_to_tensor, dtype_by_numpy, has_room, varint
+from modelyard.wire import MAX_MESSAGE, MAX_RANK, array_to_tensor, dtype_by_numpy, has_room, object_array, varint
 
 #: Number in ``tensorflow.DataType`` to the field of ``TensorProto`` and the dtype of its packed bytes.
 _PACKED = {1: ("float_val", "<f4"), 2: ("double_val", "<f8"), 10: ("bool_val", "|b1")}
@@ -105,9 +105,7 @@ def _array(tensor: Any) -> npt.NDArray[Any] | None:
     if tensor.dtype == _INT64 and len(tensor.int64_val) == math.prod(shape):
         return np.array(tensor.int64_val, dtype=np.int64).reshape(shape)
     if tensor.dtype == _STRING and len(tensor.string_val) == math.prod(shape):
-        strings = np.empty(len(tensor.string_val), dtype=object)
-        strings[:] = list(tensor.string_val)
-        return strings.reshape(shape)
+        return object_array(list(tensor.string_val)).reshape(shape)
     return None
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from modelyard.wire import object_array
+
 _NAMES = {str: "text", dict: "an object", bool: "a boolean", int: "an integer", float: "a float", type(None): "null"}
 
 
@@ -68,9 +70,7 @@ def strings_of_json(value: object) -> npt.NDArray[Any]:
         if not all(isinstance(row, list) and len(row) == size for row in flat):
             raise ValueError("received a ragged list")
         flat = list(chain.from_iterable(flat))
-    result = np.empty(len(flat), dtype=object)
-    result[:] = [_bytes(item) for item in flat]
-    return result.reshape(shape)
+    return object_array([_bytes(item) for item in flat]).reshape(shape)
 
 
 def _kinds(value: object) -> set[type]:

@@ -41,6 +41,7 @@ from modelyard.artifact.runtimes import (
 from modelyard.errors import ExportError, ImageDecodeError, InvalidInputError, ModelyardError, VerificationError
 from modelyard.export.formats import gist, widened_dtypes
 from modelyard.export.sources import TracedModel, as_spec, graph_signature, restored
+from modelyard.wire import object_array
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -272,18 +273,16 @@ def _text(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     # onnxruntime's strings are Python text; undecodable bytes survive the round trip as surrogates.
     if array.dtype.kind not in "OS":
         return array
-    result = np.empty(array.size, dtype=object)
-    result[:] = [item.decode("utf-8", "surrogateescape") for item in array.ravel().tolist()]
-    return result.reshape(array.shape)
+    return object_array([item.decode("utf-8", "surrogateescape") for item in array.ravel().tolist()]).reshape(
+        array.shape
+    )
 
 
 def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if array.dtype.kind not in "OSU":
         return array
     flat = [item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item for item in array.ravel()]
-    result = np.empty(len(flat), dtype=object)
-    result[:] = flat
-    return result.reshape(array.shape)
+    return object_array(flat).reshape(array.shape)
 
 
 def renamed_of(source: TracedModel, format: str) -> dict[str, dict[str, str]]:

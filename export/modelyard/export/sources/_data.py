@@ -36,7 +36,7 @@ from modelyard.errors import (
 )
 from modelyard.export.sources._lengths import random_shapes
 from modelyard.export.sources._named import name_arrays
-from modelyard.wire import as_wire_array, cast_unchanged, dtype_by_name
+from modelyard.wire import as_wire_array, cast_unchanged, dtype_by_name, object_array
 
 _LOG = logging.getLogger("modelyard.export")
 
@@ -191,7 +191,7 @@ def _images(path: Path, signatures: Mapping[str, Signature], limit: int) -> Veri
     files = sorted(each for each in path.rglob("*") if each.suffix.lower() in _IMAGES)[:limit]
     if not files:
         raise ConfigurationError(f"The folder {path} holds no images ({', '.join(sorted(_IMAGES))}).")
-    encoded = _objects([each.read_bytes() for each in files])
+    encoded = object_array([each.read_bytes() for each in files])
     inputs: dict[str, Arrays] = {}
     for name, signature in signatures.items():
         if len(signature.inputs) != 1 or isinstance(signature.decode, ExampleDecode):
@@ -228,7 +228,7 @@ def _records(path: Path, signatures: Mapping[str, Signature], limit: int) -> Ver
     inputs: dict[str, Arrays] = {}
     for name, signature in signatures.items():
         if [spec.dtype for spec in signature.inputs] == ["string"]:
-            inputs[name] = {signature.inputs[0].name: _objects(messages)}
+            inputs[name] = {signature.inputs[0].name: object_array(messages)}
         elif all(_is_feature(spec) for spec in signature.inputs):
             features = tuple(
                 FeatureSpec(name=spec.name, dtype=spec.dtype, shape=(spec.shape or ())[1:]) for spec in signature.inputs
@@ -353,9 +353,3 @@ def _class_output(signatures: Mapping[str, Signature], data: VerificationData) -
         f"float output with a value for each of {classes} classes, at least 2; there are {outputs}.",
         "",
     )
-
-
-def _objects(values: list[bytes]) -> npt.NDArray[Any]:
-    result = np.empty(len(values), dtype=object)
-    result[:] = values
-    return result

@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from modelyard.clients.protocols import numbers_of_json, strings_of_json
+from modelyard.clients.protocols import PredictCall, Target, numbers_of_json, strings_of_json
+from modelyard.clients.protocols.v2 import prediction_from_message
 from modelyard.errors import LoadTestError, UnsupportedError
 from modelyard.loadtests.traffic._answers import check_answer, check_outputs, classes_of
-from modelyard.loadtests.traffic._requests import Array, Arrays, Request, strings
+from modelyard.loadtests.traffic._requests import Array, Arrays, Request
 from modelyard.wire import (
     OIP_DTYPES,
     PREDICTION_SERVICE,
     dtype_by_name,
-    inference_pb2,
+    object_array,
     serving_pb2,
     tensors_to_arrays,
 )
@@ -25,12 +26,6 @@ _TOLERANCE = 1e-3
 _REMEMBERED = 50_000
 
 _Result = serving_pb2.InferenceResult | serving_pb2.ClassificationResult | serving_pb2.RegressionResult
-#: Fields of the Open Inference Protocol's contents, by kind of dtype.
-_CONTENTS = {
-    "FP32": "fp32_contents", "FP64": "fp64_contents", "INT8": "int_contents", "INT16": "int_contents",
-    "INT32": "int_contents", "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents",
-    "UINT32": "uint_contents", "UINT64": "uint64_contents", "BOOL": "bool_contents", "BYTES": "bytes_contents",
-}  # fmt: skip
 
 
 class Checker:
@@ -89,7 +84,7 @@ def _results(results: Iterable[_Result]) -> dict[str, Array]:
             result = getattr(result, result.WhichOneof("result"))
         if isinstance(result, serving_pb2.ClassificationResult):
             scored = [each for row in result.classifications for each in row.classes]
-            found[f"{index} label"] = strings([each.label.encode() for each in scored])
+            found[f"{index} label"] = object_array([each.label.encode() for each in scored])
             found[f"{index} score"] = np.array([each.score for each in scored], dtype=np.float32)
         else:
             found[f"{index} value"] = np.array([row.value for row in result.regressions], dtype=np.float32)
@@ -108,16 +103,9 @@ def _rest(request: Request, body: bytes) -> dict[str, Array]:
 
 
 def _grpc_v2(request: Request, body: bytes) -> dict[str, Array]:
-    answer = inference_pb2.ModelInferResponse.FromString(body)
-    found = {}
-    for index, output in enumerate(answer.outputs):
-        if answer.raw_output_contents:
-            array = _from_raw(answer.raw_output_contents[index], output.datatype)
-        else:
-            values = list(getattr(output.contents, _CONTENTS[output.datatype]))
-            array = strings(values) if output.datatype == "BYTES" else _array(values, OIP_DTYPES[output.datatype])
-        found[output.name] = array.reshape(list(output.shape))
-    return found
+    model, signature = request.target
+    call = PredictCall(target=Target(model), inputs=request.inputs, signature=signature, outputs=())
+    return dict(prediction_from_message(body, call))
 
 
 def _rest_v2(request: Request, body: bytes) -> dict[str, Array]:
@@ -148,17 +136,6 @@ def _array(values: object, dtype: str | None) -> Array:
     if wanted is None:
         raise UnsupportedError(f"numpy lacks {dtype}. Install ml_dtypes.")
     return numbers_of_json(values, wanted)
-
-
-def _from_raw(raw: bytes, datatype: str) -> Array:
-    if datatype != "BYTES":
-        return np.frombuffer(raw, dtype=dtype_by_name(OIP_DTYPES[datatype]).numpy or np.dtype(np.uint16))
-    values, at = [], 0
-    while at < len(raw):
-        size = int.from_bytes(raw[at : at + 4], "little")
-        values.append(raw[at + 4 : at + 4 + size])
-        at += 4 + size
-    return strings(values)
 
 
 def _agreeing(outputs: Arrays, expected: Arrays, request: Request) -> int:

@@ -9,11 +9,11 @@ from pathlib import Path
 from google.protobuf.message import Message
 
 from modelyard.clients import ModelMetadata, SignatureInfo
+from modelyard.clients.protocols import DEFAULT_SIGNATURE
 from modelyard.errors import ConfigurationError
 from modelyard.loadtests.options import RANDOM, LoadTestOptions, warmup_file
 from modelyard.loadtests.traffic._images import PAYLOADS, ImageTraffic, is_demo
 from modelyard.loadtests.traffic._recording import METHODS, is_log, read_log
-from modelyard.loadtests.traffic._requests import DEFAULT_SIGNATURE
 from modelyard.loadtests.traffic._rows import Row, Rows, describe, random_rows, rows_of_file, rows_of_log
 from modelyard.loadtests.traffic._source import RowTraffic, Traffic, ask, signatures_for
 

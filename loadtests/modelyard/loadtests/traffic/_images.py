@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.clients import SignatureInfo, TensorInfo
+from modelyard.clients.protocols import DEFAULT_SIGNATURE
 from modelyard.errors import ConfigurationError
 from modelyard.lazy import needs_extra
 from modelyard.loadtests.options import LoadTestOptions
-from modelyard.loadtests.traffic._requests import DEFAULT_SIGNATURE, Array, Request, encode, strings
+from modelyard.loadtests.traffic._requests import Array, Request, encode
 from modelyard.loadtests.traffic._source import DISTINCT, Traffic, ask
 from modelyard.training.data import load_fashion_mnist
-from modelyard.wire import tensorflow_pb2
+from modelyard.wire import object_array, tensorflow_pb2
 
 IMAGE, IMAGE_BYTES, EXAMPLE = PAYLOADS = ("image", "image_bytes", "example")
 #: Outputs of the model's signatures.
@@ -103,7 +104,7 @@ class ImageTraffic(Traffic):
                 if payload == IMAGE:
                     values = images.batch(chosen)
                 elif payload == IMAGE_BYTES:
-                    values = strings(images.encoded(chosen))
+                    values = object_array(images.encoded(chosen))
                 else:
                     values = _examples(images.batch(chosen))
                 found.append(
@@ -137,4 +138,4 @@ def _examples(images: npt.NDArray[np.float32]) -> npt.NDArray[np.object_]:
         message = tensorflow_pb2.Example()
         message.features.feature["image"].float_list.value.extend(image.ravel().tolist())
         found.append(message.SerializeToString())
-    return strings(found)
+    return object_array(found)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -13,20 +12,19 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.clients import TensorInfo
+from modelyard.clients.protocols import DEFAULT_SIGNATURE, Target, model_path, predict_json, predict_message
 from modelyard.errors import ConfigurationError
 from modelyard.wire import (
     INFERENCE_SERVICE,
     OIP_DATATYPES,
     PREDICTION_SERVICE,
-    array_to_tensor,
+    array_to_raw,
     dtype_by_numpy,
     inference_pb2,
-    serving_pb2,
 )
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
-DEFAULT_SIGNATURE = "serving_default"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,21 +98,16 @@ _Encoded = tuple[str, bytes, tuple[tuple[str, str], ...]]
 
 
 def _grpc(model: str, signature: str, inputs: Arrays) -> _Encoded:
-    request = serving_pb2.PredictRequest(
-        model_spec=serving_pb2.ModelSpec(name=model, signature_name=signature),
-        inputs={name: array_to_tensor(array, as_content=array.dtype != object) for name, array in inputs.items()},
-    )
-    return PREDICTION_SERVICE["Predict"].path, request.SerializeToString(), ()
+    return PREDICTION_SERVICE["Predict"].path, predict_message(Target(model), signature, inputs, ()), ()
 
 
 def _rest(model: str, signature: str, inputs: Arrays) -> _Encoded:
-    body = {"signature_name": signature, "inputs": {name: _json_value(array) for name, array in inputs.items()}}
-    path = f"/v1/models/{quote(model, safe='')}:predict"
-    return path, json.dumps(body, separators=(",", ":")).encode(), (("content-type", "application/json"),)
+    path = f"{model_path(Target(model))}:predict"
+    return path, predict_json(signature, inputs), (("content-type", "application/json"),)
 
 
 def _grpc_v2(model: str, signature: str, inputs: Arrays) -> _Encoded:
-    request = inference_pb2.ModelInferRequest(model_name=model, raw_input_contents=map(_raw, inputs.values()))
+    request = inference_pb2.ModelInferRequest(model_name=model, raw_input_contents=map(array_to_raw, inputs.values()))
     if signature != DEFAULT_SIGNATURE:
         request.parameters["signature_name"].string_param = signature
     for name, array in inputs.items():
@@ -124,7 +117,7 @@ def _grpc_v2(model: str, signature: str, inputs: Arrays) -> _Encoded:
 
 def _rest_v2(model: str, signature: str, inputs: Arrays) -> _Encoded:
     """Tensors as bytes behind the JSON: the protocol's binary extension."""
-    tails = [_raw(array) for array in inputs.values()]
+    tails = [array_to_raw(array) for array in inputs.values()]
     head: dict[str, object] = {
         "inputs": [
             {
@@ -152,34 +145,8 @@ APIS: Mapping[str, Callable[[str, str, Arrays], _Encoded]] = {
 }
 
 
-def strings(values: Sequence[bytes]) -> npt.NDArray[np.object_]:
-    """Bytes as an array, which numpy would not make of them by itself."""
-    found = np.empty(len(values), dtype=object)
-    found[:] = values
-    return found
-
-
-def _json_value(array: Array) -> object:
-    if array.dtype == np.float32:
-        # The shortest digits that are read back as the same float32, as thrifty clients send them.
-        return np.array([float(str(value)) for value in array.ravel()]).reshape(array.shape).tolist()
-    return _b64(array.tolist()) if array.dtype == object else array.tolist()
-
-
-def _b64(value: Any) -> object:
-    if isinstance(value, list):
-        return [_b64(item) for item in value]
-    return {"b64": base64.b64encode(value).decode()}
-
-
 def _datatype(array: Array) -> str:
     dtype = dtype_by_numpy(array.dtype).name
     if dtype not in OIP_DATATYPES:
         raise ConfigurationError(f"The Open Inference Protocol has no datatype for {dtype}: give --kind grpc or rest.")
     return OIP_DATATYPES[dtype]
-
-
-def _raw(array: Array) -> bytes:
-    if array.dtype == object:
-        return b"".join(len(value).to_bytes(4, "little") + value for value in array.ravel())
-    return array.tobytes()

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from modelyard.clients import SignatureInfo, TensorInfo, prepare_inputs, read_rows
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.loadtests.traffic._answers import class_output
-from modelyard.loadtests.traffic._requests import Array, Arrays, strings
-from modelyard.wire import dtype_by_name, serving_pb2, tensors_to_arrays
+from modelyard.loadtests.traffic._requests import Array, Arrays
+from modelyard.wire import dtype_by_name, object_array, serving_pb2, tensors_to_arrays
 
 #: More of a file is not read.
 _MAX_ROWS, _MAX_BYTES = 10_000, 1 << 28
@@ -172,7 +172,7 @@ def _random(rng: np.random.Generator, signature: SignatureInfo, info: TensorInfo
     if wanted.kind == "O":
         letters = np.array(list(string.ascii_lowercase))
         words = ["".join(rng.choice(letters, 4)).encode() for _ in range(int(np.prod(shape)))]
-        return strings(words).reshape(shape)
+        return object_array(words).reshape(shape)
     if wanted.kind in "iub":
         return rng.integers(0, 2, shape).astype(wanted)
     return rng.standard_normal(shape).astype(wanted)

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from google.protobuf.message import Message
 
 from modelyard.clients import ClientOptions, ModelMetadata, SignatureInfo, connect
+from modelyard.clients.protocols import DEFAULT_SIGNATURE
 from modelyard.errors import ConfigurationError, ModelNotFoundError, SignatureNotFoundError
 from modelyard.loadtests.options import LoadTestOptions, token
 from modelyard.loadtests.traffic._recording import recorded
-from modelyard.loadtests.traffic._requests import APIS, DEFAULT_SIGNATURE, Request, encode
+from modelyard.loadtests.traffic._requests import APIS, Request, encode
 from modelyard.loadtests.traffic._rows import Rows
 
 #: Different requests of a kind; a server that remembers answers would have to remember so many.

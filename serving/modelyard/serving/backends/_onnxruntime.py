@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 
 from modelyard.artifact import Signature
@@ -19,6 +18,7 @@ from modelyard.serving.backends._devices import CPU, check_session, onnx_provide
 from modelyard.serving.backends._operators import CONVOLUTIONS, RECURRENT, check_values, graphs_with
 from modelyard.serving.backends._sessions import ShapeSessions
 from modelyard.serving.requests import without_paths
+from modelyard.wire import object_array
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, RunOptions
@@ -111,9 +111,7 @@ def _text(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         raise InvalidInputError(
             f"Input {name!r} holds a string that is not UTF-8 ({exc.reason}); the onnxruntime backend takes no other."
         ) from exc
-    result = np.empty(len(flat), dtype=object)
-    result[:] = flat
-    return result.reshape(array.shape)
+    return object_array(flat).reshape(array.shape)
 
 
 def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

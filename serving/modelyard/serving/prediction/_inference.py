@@ -25,7 +25,7 @@ from modelyard.errors import (
 from modelyard.serving.metrics import Metrics, Parts
 from modelyard.serving.requests import ModelSpec, format_shape
 from modelyard.serving.servables import Servable
-from modelyard.wire import grpc_status_of
+from modelyard.wire import grpc_status_of, object_array
 
 Method = Literal["Classify", "Regress", "MultiInference"]
 _INPUT = "inputs"
@@ -124,9 +124,7 @@ def infer(servable: Servable, task: InferenceTask, examples: Sequence[bytes]) ->
     wanted = _classify_outputs(signature) if task.method == CLASSIFY_METHOD else _regress_outputs(signature)
     if not examples:
         raise InvalidInputError("Input is empty.")
-    batch = np.empty(len(examples), dtype=object)
-    batch[:] = examples
-    outputs = servable.run(signature, {_INPUT: batch}, wanted)
+    outputs = servable.run(signature, {_INPUT: object_array(examples)}, wanted)
     if task.method == CLASSIFY_METHOD:
         return _classification(spec, outputs, len(examples))
     return _regression(spec, outputs[_OUTPUT], len(examples))

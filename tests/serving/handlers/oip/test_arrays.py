@@ -13,14 +13,13 @@ import pytest
 from modelyard.errors import InvalidInputError, InvalidRequestError, RequestTooLargeError, UnsupportedError
 from modelyard.serving.handlers.oip._arrays import (
     array_to_json,
-    array_to_raw,
     check_shape,
     classify,
     contents_to_array,
     json_to_array,
     raw_to_array,
 )
-from modelyard.wire import inference_pb2
+from modelyard.wire import array_to_raw, inference_pb2
 
 ARRAYS: dict[str, np.ndarray] = {
     "BOOL": np.array([[True, False, True]]),

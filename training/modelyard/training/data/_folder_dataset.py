@@ -20,6 +20,7 @@ from modelyard.training.data._images import Augmentation, ImageOptions, decode_i
 from modelyard.training.data._plan import BatchPlan, EpochArguments
 from modelyard.training.run import first_line
 from modelyard.training.user import RemembersArguments
+from modelyard.wire import object_array
 
 
 class ImageCache(RemembersArguments):
@@ -148,8 +149,7 @@ def load_images(
     images: Sequence[Path | bytes], image: ImageOptions
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.object_]]:
     """Images as evaluation sees them, float32 ``[N, height, width, channels]``, and as they are stored, bytes."""
-    data = np.empty(len(images), dtype=object)
-    data[:] = [item if isinstance(item, bytes) else item.read_bytes() for item in images]
+    data = object_array([item if isinstance(item, bytes) else item.read_bytes() for item in images])
     pixels = _fill(np.empty((len(images), *image.enlarged, image.channels), np.float32), images, image)
     return scale(image.middle(pixels)).numpy(), data
 

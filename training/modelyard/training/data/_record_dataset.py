@@ -14,6 +14,7 @@ from modelyard.errors import ConfigurationError
 from modelyard.training.data._images import Augmentation, ImageOptions, decode_image, finish
 from modelyard.training.data._plan import PREFETCH, BatchPlan, EpochArguments
 from modelyard.training.data._records import IMAGE_KEY, LABEL_KEY, RecordFolder, RecordSplit
+from modelyard.wire import object_array
 
 _READERS = 8
 _BLOCK = 16
@@ -104,10 +105,9 @@ def parse_features(messages: tf.Tensor, features: Sequence[FeatureSpec]) -> dict
 
 def read_messages(files: RecordSplit, count: int) -> npt.NDArray[np.object_]:
     """The first serialized Examples, bytes ``[N]``."""
-    found = list(tf.data.TFRecordDataset([str(path) for path in files.paths]).take(count).as_numpy_iterator())
-    messages = np.empty(len(found), dtype=object)
-    messages[:] = found
-    return messages
+    return object_array(
+        list(tf.data.TFRecordDataset([str(path) for path in files.paths]).take(count).as_numpy_iterator())
+    )
 
 
 def _serialized(files: RecordSplit, plan: BatchPlan, window: int | None) -> tf.data.Dataset:

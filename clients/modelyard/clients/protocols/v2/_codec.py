@@ -33,13 +33,16 @@ from modelyard.errors import InvalidInputError, ProtocolError, RequestTooLargeEr
 from modelyard.wire import (
     MAX_MESSAGE,
     MAX_RANK,
+    OIP_CONTENTS,
     OIP_DATATYPES,
     OIP_DTYPES,
+    array_to_raw,
     decimal,
     dtype_by_name,
     dtype_by_numpy,
     has_room,
     inference_pb2,
+    object_array,
     varint,
 )
 
@@ -50,11 +53,6 @@ JSON_LENGTH = "inference-header-content-length"
 SIGNATURE_PARAMETER = "signature_name"
 _BINARY_SIZE = "binary_data_size"
 _LENGTH = struct.Struct("<I")
-_FIELDS = {
-    "bool": "bool_contents", "int8": "int_contents", "int16": "int_contents", "int32": "int_contents",
-    "int64": "int64_contents", "uint8": "uint_contents", "uint16": "uint_contents", "uint32": "uint_contents",
-    "uint64": "uint64_contents", "float32": "fp32_contents", "float64": "fp64_contents", "string": "bytes_contents",
-}  # fmt: skip
 #: Field 7 of ``ModelInferRequest``, length-delimited.
 _RAW_TAG = b"\x3a"
 
@@ -92,7 +90,7 @@ def prediction_from_message(data: bytes, call: PredictCall) -> Prediction:
             outputs[output.name] = raw_to_array(raw[index], output.datatype, shape, output.name)
         else:
             name = OIP_DTYPES.get(output.datatype, "")
-            values = list(getattr(output.contents, _FIELDS.get(name, ""), ()))
+            values = list(getattr(output.contents, OIP_CONTENTS.get(name, ""), ()))
             outputs[output.name] = _values_to_array(values, output.datatype, shape, output.name)
     return _prediction(outputs, response.model_name, response.model_version, call)
 
@@ -183,14 +181,6 @@ def version_text(target: Target) -> str:
     return "" if target.version is None else str(target.version)
 
 
-def array_to_raw(array: npt.NDArray[Any]) -> bytes:
-    if array.dtype.kind == "O":
-        return b"".join(part for value in array.ravel().tolist() for part in (_LENGTH.pack(len(value)), value))
-    if array.dtype.kind == "V":
-        array = np.ascontiguousarray(array).view(np.uint16)
-    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-
-
 def raw_to_array(data: bytes | memoryview, datatype: str, shape: Sequence[int], name: str) -> npt.NDArray[Any]:
     """Decodes raw bytes; numbers are a read-only view of them."""
     kind = _numpy(datatype, name)
@@ -204,7 +194,7 @@ def raw_to_array(data: bytes | memoryview, datatype: str, shape: Sequence[int], 
             values.append(bytes(data[position - length : position]))
         if len(values) != count or position != len(data):
             raise ProtocolError(f"Output {name!r} has {len(data)} bytes that are not {count} elements of BYTES.")
-        return _objects(values).reshape(shape)
+        return object_array(values).reshape(shape)
     if len(data) != count * kind.itemsize:
         raise ProtocolError(
             f"Output {name!r} has {len(data)} bytes; {datatype} {list(shape)} takes {count * kind.itemsize}."
@@ -289,7 +279,7 @@ def _json_to_array(value: Any, datatype: str, shape: Sequence[int], name: str) -
 def _values_to_array(values: list[Any], datatype: str, shape: Sequence[int], name: str) -> npt.NDArray[Any]:
     kind = _numpy(datatype, name)
     try:
-        array = _objects(values) if kind.kind == "O" else numbers_of_json(values, kind)
+        array = object_array(values) if kind.kind == "O" else numbers_of_json(values, kind)
     except (ValueError, OverflowError) as exc:
         raise ProtocolError(f"Output {name!r} is not {datatype}: {exc}.") from exc
     if array.size != math.prod(shape):
@@ -302,9 +292,3 @@ def _shape(sizes: Iterable[Any], name: str) -> tuple[int, ...]:
     if len(shape) > MAX_RANK or not all(type(size) is int and size >= 0 for size in shape) or not has_room(shape):
         raise ProtocolError(f"Output {name!r} has the shape {reprlib.repr(shape)}, which no array has.")
     return shape
-
-
-def _objects(values: list[bytes]) -> npt.NDArray[Any]:
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array

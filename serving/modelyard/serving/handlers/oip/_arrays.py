@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import struct
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,25 +18,19 @@ from modelyard.errors import InvalidInputError, InvalidRequestError, RequestTooL
 from modelyard.serving.handlers.oip._datatypes import datatype_of, dtype_of
 from modelyard.serving.handlers.rest import float_texts, quote, value_to_array
 from modelyard.serving.requests import format_shape
-from modelyard.wire import MAX_ELEMENTS, MAX_RANK, DType, dtype_by_numpy, has_room, inference_pb2
+from modelyard.wire import (
+    MAX_ELEMENTS,
+    MAX_RANK,
+    OIP_CONTENTS,
+    DType,
+    dtype_by_numpy,
+    has_room,
+    inference_pb2,
+    object_array,
+)
 
 _LENGTH = struct.Struct("<I")
 
-#: The field of ``InferTensorContents`` by dtype. FP16 and BF16 have none.
-_FIELDS = {
-    "bool": "bool_contents",
-    "int8": "int_contents",
-    "int16": "int_contents",
-    "int32": "int_contents",
-    "int64": "int64_contents",
-    "uint8": "uint_contents",
-    "uint16": "uint_contents",
-    "uint32": "uint_contents",
-    "uint64": "uint64_contents",
-    "float32": "fp32_contents",
-    "float64": "fp64_contents",
-    "string": "bytes_contents",
-}
 #: dtype as which JSON numbers are read; narrowing is checked afterwards.
 _JSON_KINDS = {
     "int8": "int64",
@@ -85,26 +78,11 @@ def raw_to_array(data: bytes | memoryview, datatype: str, shape: Sequence[int], 
     return values.reshape(shape)
 
 
-def array_to_raw(array: npt.NDArray[Any]) -> bytes:
-    if array.dtype.kind in "SUOT":
-        parts: list[bytes] = []
-        for value in array.ravel().tolist():
-            data = _as_bytes(value)
-            parts += (_LENGTH.pack(len(data)), data)
-        return b"".join(parts)
-    if array.dtype.kind == "V":
-        # bfloat16 is a dtype of ml_dtypes, which has no byte orders: its bits have.
-        array = np.ascontiguousarray(array).view(np.uint16)
-    if sys.byteorder == "big" or array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("<"))
-    return array.tobytes()
-
-
 def contents_to_array(
     contents: inference_pb2.InferTensorContents, datatype: str, shape: Sequence[int], *, tensor: str
 ) -> npt.NDArray[Any]:
     dtype = dtype_of(datatype, tensor=tensor)
-    field = _FIELDS.get(dtype.name)
+    field = OIP_CONTENTS.get(dtype.name)
     if field is None:
         raise UnsupportedError(f"Input {tensor!r}: {datatype} has no typed field; send it in raw_input_contents.")
     others = [descriptor.name for descriptor, _ in contents.ListFields() if descriptor.name != field]
@@ -117,8 +95,7 @@ def contents_to_array(
             f"Input {tensor!r} has {len(values)} values in {field}; {datatype} {format_shape(shape)} takes {count}."
         )
     if dtype.name == "string":
-        array = np.empty(count, dtype=object)
-        array[:] = list(values)
+        array = object_array(list(values))
     else:
         kind = _storage(dtype, tensor)
         wide = {"int_contents": np.int32, "uint_contents": np.uint32}.get(field, kind)
@@ -226,9 +203,7 @@ def _split_bytes(data: bytes | memoryview, count: int, tensor: str) -> npt.NDArr
     if len(values) != count or position != end:
         received = f"{len(values)} elements" if len(values) != count else f"{end - position} bytes too many"
         raise InvalidInputError(f"Input {tensor!r} has {received}; expected {count} elements of BYTES.")
-    array = np.empty(count, dtype=object)
-    array[:] = values
-    return array
+    return object_array(values)
 
 
 def _json_string(data: bytes, tensor: str) -> str:

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from modelyard.errors import InvalidInputError, InvalidRequestError, ModelyardError
 from modelyard.serving.access import Access, Scope, admitted
 from modelyard.serving.handlers.grpc import caller_of
-from modelyard.serving.handlers.oip._arrays import array_to_raw, check_shape, contents_to_array, raw_to_array
+from modelyard.serving.handlers.oip._arrays import check_shape, contents_to_array, raw_to_array
 from modelyard.serving.handlers.oip._logging import change_log_settings
 from modelyard.serving.handlers.oip._parameters import classification_of, flag_of, refuse_shared_memory
 from modelyard.serving.handlers.oip._pipeline import answer_in_order
@@ -25,7 +25,7 @@ from modelyard.serving.handlers.oip._types import InferRequest, InferResult, Par
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.prediction import SMALL_BYTES
 from modelyard.serving.transports.grpc import Context, Guard, Handler, failure_of, unary
-from modelyard.wire import INFERENCE_SERVICE, grpc_status_of, inference_pb2
+from modelyard.wire import INFERENCE_SERVICE, array_to_raw, grpc_status_of, inference_pb2
 
 _STREAM = "ModelStreamInfer"
 #: Told of every answer: clients of models that answer several times wait for it, and each request has one answer here.

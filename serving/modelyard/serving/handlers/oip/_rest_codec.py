@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import InvalidInputError, InvalidRequestError
-from modelyard.serving.handlers.oip._arrays import array_to_json, array_to_raw, check_shape, json_to_array, raw_to_array
+from modelyard.serving.handlers.oip._arrays import array_to_json, check_shape, json_to_array, raw_to_array
 from modelyard.serving.handlers.oip._compression import LEAST_BYTES, compress, preferred_encoding
 from modelyard.serving.handlers.oip._datatypes import datatype_of
 from modelyard.serving.handlers.oip._parameters import (
@@ -27,7 +26,7 @@ from modelyard.serving.handlers.oip._types import InferOutput, InferRequest, Inf
 from modelyard.serving.handlers.rest import parse_object, quote
 from modelyard.serving.requests import Arrays, format_shape, whole_number
 from modelyard.serving.transports.http import Answer
-from modelyard.wire import dtype_by_name
+from modelyard.wire import array_to_raw, dtype_by_name, object_array
 
 _BINARY_SIZE = "binary_data_size"
 _BINARY = "binary_data"
@@ -186,9 +185,7 @@ def _raw_input(body: bytes, spec: TensorSpec) -> npt.NDArray[Any]:
             raise InvalidRequestError(
                 f"A raw binary request holds one BYTES element; input {spec.name!r} is {format_shape(spec.shape)}."
             )
-        array = np.empty(1, dtype=object)
-        array[0] = body
-        return array.reshape([abs(size) for size in shape])
+        return object_array([body]).reshape([abs(size) for size in shape])
     if shape.count(-1) > 1 and shape[0] == -1:
         shape[0] = 1
     if shape.count(-1) > 1:
