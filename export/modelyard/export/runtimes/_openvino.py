@@ -13,7 +13,6 @@ from modelyard.artifact import Signature, TensorSpec
 from modelyard.artifact.runtimes import copy_openvino, openvino_core, openvino_settings, prepare_openvino
 from modelyard.errors import VerificationError
 
-_BITS = (8, 16, 32, 64)
 _DTYPES = {"boolean": "bool", "f16": "float16", "f32": "float32", "f64": "float64", "string": "string"}
 _DTYPES |= {
     f"{short}{bits}": f"{long}{bits}" for short, long in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)

@@ -71,7 +71,7 @@ def run_h2load(endpoint: Endpoint, request: Request, options: H2loadOptions, *, 
         body.write_bytes(_framed(request))
         command = [
             program,
-            *arguments(endpoint, request, options),
+            *arguments(request, options),
             f"--data={body}",
             f"--log-file={log}",
             _url(endpoint, request),
@@ -89,7 +89,7 @@ def run_h2load(endpoint: Endpoint, request: Request, options: H2loadOptions, *, 
     return _short_answers(found, done.stdout, answer_bytes + _GRPC_PREFIX * (request.api.startswith("grpc")))
 
 
-def arguments(endpoint: Endpoint, request: Request, options: H2loadOptions) -> list[str]:
+def arguments(request: Request, options: H2loadOptions) -> list[str]:
     """The command line, without files and URL."""
     grpc = request.api.startswith("grpc")
     headers = [("content-type", "application/grpc"), ("te", "trailers")] if grpc else list(request.headers)

@@ -26,7 +26,6 @@ from modelyard.serving.prediction import warm_up
 from modelyard.serving.servables import Servable, load_servable
 from modelyard.wire import dtype_by_name
 
-_LOG = logging.getLogger("modelyard.serving")
 #: Serving goes first.
 _NICENESS = 5
 _NO_MEMORY = re.compile(r"alloc|out of memory|\boom\b", re.IGNORECASE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,8 +15,6 @@ from modelyard.serving.prediction import warm_up
 from modelyard.serving.repository import file_stamp
 from modelyard.serving.runtime._probe import probe_version
 from modelyard.serving.servables import Computing, Servable, load_servable, settle_memory
-
-_LOG = logging.getLogger("modelyard.serving")
 
 
 class VersionLoader:

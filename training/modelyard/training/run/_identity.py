@@ -59,10 +59,6 @@ class RunRecord:
     packages: Mapping[str, str] = field(default_factory=dict)
     git: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as they are in ``run.json``."""
-        return asdict(self)
-
     def summary(self) -> dict[str, Any]:
         """The same as results, logs and manifests have it: Keras objects are named, not spelt out."""
         arguments = {name: without_configs(value) for name, value in self.arguments.items()}
@@ -218,7 +214,7 @@ def need_record(path: Path) -> RunRecord:
 
 def write_record(record: RunRecord, model_dir: Path) -> None:
     """Writes it beside the checkpoints."""
-    text = json.dumps({"version": RUN_VERSION, **record.to_dict()}, indent=1) + "\n"
+    text = json.dumps({"version": RUN_VERSION, **asdict(record)}, indent=1) + "\n"
     replace_file(model_dir / RUN_FILE, text, error=CheckpointError)
 
 
