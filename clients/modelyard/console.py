@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gc
 import importlib.abc
@@ -51,6 +52,17 @@ def printable(text: str, *, keep: str = "") -> str:
         return text
     return "".join(
         each if each.isprintable() or each in keep else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+def make_command(prog: str, description: str, examples: str, *, allow_abbrev: bool = True) -> argparse.ArgumentParser:
+    """A parser whose examples are shown as they are written."""
+    return argparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=allow_abbrev,
     )
 
 

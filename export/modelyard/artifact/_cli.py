@@ -32,7 +32,7 @@ from modelyard.artifact._remote import Location, locate
 from modelyard.artifact._repository import AnyVersion, list_versions
 from modelyard.artifact._signature import DEFAULT_SIGNATURE
 from modelyard.artifact._signing import generate_key, load_signing_key, load_trusted_keys
-from modelyard.console import printable, write_error
+from modelyard.console import make_command, printable, write_error
 from modelyard.errors import ArtifactError, ConfigurationError, ModelNotFoundError, ModelyardError
 
 _EXAMPLES = """\
@@ -55,12 +55,8 @@ examples:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of ``modelyard repo``."""
-    parser = argparse.ArgumentParser(
-        prog="modelyard repo",
-        description="Look into a model repository and keep it in order. A version is its number, a label, or latest.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    description = "Look into a model repository and keep it in order. A version is its number, a label, or latest."
+    parser = make_command("modelyard repo", description, _EXAMPLES)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     def add(name: str, summary: str, *, model: bool = True) -> argparse.ArgumentParser:

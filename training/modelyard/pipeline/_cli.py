@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelyard.console import quiet_libraries
+from modelyard.console import make_command, quiet_libraries
 from modelyard.pipeline._run import RunOptions, RunReport, run_pipeline
-from modelyard.training.cli import add_assignments, add_flags, make_command, run_command
+from modelyard.training.cli import add_assignments, add_flags, run_command
 
 if TYPE_CHECKING:
     from rich.table import Table

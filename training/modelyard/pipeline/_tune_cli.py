@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modelyard.artifact import check_model_name
-from modelyard.console import quiet_libraries
+from modelyard.console import make_command, quiet_libraries
 from modelyard.pipeline._again import naming_the_command
-from modelyard.training.cli import add_assignments, add_flags, make_command, note, run_command
+from modelyard.training.cli import add_assignments, add_flags, note, run_command
 
 if TYPE_CHECKING:
     from modelyard.training.tune import SearchResult, TuneOptions

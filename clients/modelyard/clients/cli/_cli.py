@@ -13,6 +13,7 @@ from modelyard.clients.api import ManyOptions, ProgressBar, connect
 from modelyard.clients.cli._sinks import done_rows, open_sink
 from modelyard.clients.transport import ClientOptions
 from modelyard.clients.values import IMAGES, count_rows, image_input, is_image_file, read_rows
+from modelyard.console import make_command
 from modelyard.errors import ConfigurationError, SignatureNotFoundError
 
 _DESCRIPTION = """\
@@ -105,12 +106,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="modelyard predict",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_command("modelyard predict", _DESCRIPTION, _EXAMPLES)
     parser.add_argument("model", help="name of the model on the server")
     endings = ", ".join(IMAGES)
     parser.add_argument(

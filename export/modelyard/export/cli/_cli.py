@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 from modelyard.artifact import Location, check_destination, check_model_name, locate
-from modelyard.console import ProgressBar, printable, quiet_libraries, write_error
+from modelyard.console import ProgressBar, make_command, printable, quiet_libraries, write_error
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.export.cli._objects import custom_objects, make_model
 from modelyard.export.publish import (
@@ -66,12 +66,11 @@ examples:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of ``modelyard export``."""
-    parser = argparse.ArgumentParser(
-        prog="modelyard export",
-        description="Convert a trained model to SavedModel, ONNX and TFLite, verify each against the source, "
+    parser = make_command(
+        "modelyard export",
+        "Convert a trained model to SavedModel, ONNX and TFLite, verify each against the source, "
         "and publish them as the next version. Nothing is published that was not verified.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        _EXAMPLES,
     )
     parser.add_argument(
         "source", metavar="SOURCE", help="name of a task, such as fashion, folder of a run, or path of a model"

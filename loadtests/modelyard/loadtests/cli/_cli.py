@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from modelyard.console import write_error
+from modelyard.console import make_command, write_error
 from modelyard.errors import MissingDependencyError, ModelyardError
 from modelyard.loadtests.cli._commands import COMMANDS, command
 from modelyard.loadtests.options import EXIT_FAILED, add_arguments, duration, options_from
@@ -58,13 +58,8 @@ def main(argv: list[str]) -> int:
 
 def _locust(argv: list[str]) -> NoReturn:
     commands = "\n".join(f"  {name:<9} {each[0]}" for name, each in COMMANDS.items())
-    parser = argparse.ArgumentParser(
-        prog="modelyard loadtest",
-        description=_DESCRIPTION,
-        epilog=f"commands, each with --help:\n{commands}\n\n{_EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    examples = f"commands, each with --help:\n{commands}\n\n{_EXAMPLES}"
+    parser = make_command("modelyard loadtest", _DESCRIPTION, examples, allow_abbrev=False)
     parser.add_argument("-u", "--users", type=int, default=4, help="users at the same time (default 4)")
     parser.add_argument("-r", "--spawn-rate", type=float, help="users started per second (default: all at once)")
     parser.add_argument("-t", "--run-time", type=duration, default=10.0, help="such as 10s, 1m30s or 1h (default 10s)")

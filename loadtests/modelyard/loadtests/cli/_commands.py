@@ -8,6 +8,7 @@ import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
+from modelyard.console import make_command
 from modelyard.errors import ConfigurationError, MissingDependencyError
 from modelyard.loadtests.cli._capacity import add_capacity, capacity
 from modelyard.loadtests.cli._compare import add_compare, run_compare
@@ -39,13 +40,7 @@ from modelyard.loadtests.scenarios import SCENARIOS, ScenarioOptions, run_scenar
 def command(name: str, argv: list[str]) -> int:
     """Run one of :data:`COMMANDS`; returns 1 where a limit was broken, 130 where it was interrupted, else 0."""
     summary, example, add, main = COMMANDS[name]
-    parser = argparse.ArgumentParser(
-        prog=f"modelyard loadtest {name}",
-        description=summary,
-        epilog=f"examples:\n{example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = make_command(f"modelyard loadtest {name}", summary, f"examples:\n{example}", allow_abbrev=False)
     add(parser)
     group = parser.add_argument_group("server and report")
     group.add_argument("--serve", type=Path, metavar="REPOSITORY", help="start a server for this model repository")

@@ -10,6 +10,7 @@ import math
 import secrets
 import sys
 
+from modelyard.console import make_command
 from modelyard.errors import ConfigurationError
 from modelyard.serving.access._principals import SCOPES, grants_of, is_name
 
@@ -70,12 +71,7 @@ def _count(text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="modelyard keys",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_command("modelyard keys", _DESCRIPTION, _EXAMPLES)
     new = parser.add_subparsers(required=True, metavar="new").add_parser(
         "new", help="make a key", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )

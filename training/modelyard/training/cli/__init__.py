@@ -1,7 +1,7 @@
 """The commands ``modelyard train``, ``modelyard evaluate`` and ``modelyard infer``."""
 
 from modelyard.training.cli._cli import main
-from modelyard.training.cli._command import Flag, add_assignments, add_flags, make_command, note, run_command
+from modelyard.training.cli._command import Flag, add_assignments, add_flags, note, run_command
 from modelyard.training.cli._evaluate_cli import evaluate_main, infer_main
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "evaluate_main",
     "infer_main",
     "main",
-    "make_command",
     "note",
     "run_command",
 ]

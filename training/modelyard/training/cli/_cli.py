@@ -10,10 +10,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelyard.console import quiet_libraries, write_error
+from modelyard.console import make_command, quiet_libraries, write_error
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.training.actions import WANDB_MODES
-from modelyard.training.cli._command import Flag, add_assignments, add_flags, make_command
+from modelyard.training.cli._command import Flag, add_assignments, add_flags
 from modelyard.training.cli._join import EXAMPLES as _CLUSTER_EXAMPLES
 from modelyard.training.cli._join import add_distribution_arguments, join, start_local_cluster
 from modelyard.training.loop import LOOP_MODES

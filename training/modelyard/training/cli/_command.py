@@ -13,13 +13,6 @@ from modelyard.errors import ConfigurationError, ModelyardError
 Flag = tuple[str, Callable[[str], Any] | None, str | None, str]
 
 
-def make_command(prog: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """A parser whose examples are shown as they are written."""
-    return argparse.ArgumentParser(
-        prog=prog, description=description, epilog=examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-
-
 def add_flags(parser: argparse._ActionsContainer, flags: Iterable[Flag], **destinations: str) -> None:
     """Adds flags with one value, or with none; ``destinations`` are those that argparse would name otherwise."""
     for name, kind, metavar, text in flags:

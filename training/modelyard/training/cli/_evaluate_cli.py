@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.artifact import DEFAULT_SIGNATURE
-from modelyard.console import quiet_libraries
+from modelyard.console import make_command, quiet_libraries
 from modelyard.errors import ConfigurationError, TrainingError
-from modelyard.training.cli._command import Flag, add_assignments, add_flags, make_command, run_command
+from modelyard.training.cli._command import Flag, add_assignments, add_flags, run_command
 
 _EVALUATE = """\
 examples:

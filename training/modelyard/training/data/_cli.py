@@ -12,10 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modelyard.console import quiet_libraries
+from modelyard.console import make_command, quiet_libraries
 from modelyard.errors import ConfigurationError
 from modelyard.lazy import needs_extra
-from modelyard.training.cli import add_flags, make_command, note, run_command
+from modelyard.training.cli import add_flags, note, run_command
 from modelyard.training.data._vocabulary import read_vocabulary
 
 if TYPE_CHECKING:
