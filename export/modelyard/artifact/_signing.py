@@ -14,13 +14,9 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from modelyard.errors import ConfigurationError, IntegrityError
 from modelyard.lazy import needs_extra
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 #: Beside the manifest, and like it not listed in it.
 SIGNATURE_NAME = "manifest.json.sig"
@@ -103,10 +99,6 @@ def load_signing_key(path: Path) -> Signer:
         raise _unfit(path, "a private Ed25519 key in PEM, not encrypted") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise _unfit(path, "a private Ed25519 key")
-    return _signer(key)
-
-
-def _signer(key: Ed25519PrivateKey) -> Signer:
     return key.sign
 
 

@@ -210,7 +210,7 @@ class FormatMaker:
                 raise
             stage = "onnx without onnxslim"
             plain = partial(self._do, ConversionError, f"convert {stage}", "convert_plain", format)
-            self._progress_of("convert", stage, plain)
+            self._report_conversion(stage, plain)
             try:
                 check = self._verify(format, "float32", None)
             except VerificationError:
@@ -296,14 +296,14 @@ class FormatMaker:
         conversions = self.conversions
         if conversions is None or key == "saved_model" or key in self.reference.source.files:
             # What is quickly written is not kept.
-            self._progress_of("convert", key, convert)
+            self._report_conversion(key, convert)
         else:
-            self._progress_of("convert", key, lambda: conversions.run(key, self.staged, convert))
+            self._report_conversion(key, lambda: conversions.run(key, self.staged, convert))
 
-    def _progress_of(self, what: str, key: str, work: Callable[[], None]) -> None:
-        self.progress(ExportEvent(stage=f"{what} {key}", done=0, total=1))
+    def _report_conversion(self, key: str, work: Callable[[], None]) -> None:
+        self.progress(ExportEvent(stage=f"convert {key}", done=0, total=1))
         work()
-        self.progress(ExportEvent(stage=f"{what} {key}", done=1, total=1))
+        self.progress(ExportEvent(stage=f"convert {key}", done=1, total=1))
 
     def _delete(self, paths: Iterator[Path] | list[Path]) -> None:
         try:

@@ -65,7 +65,8 @@ class Generator:
             if not partial:
                 raise
             planned, seconds = seconds, max(time.perf_counter() - begin, 0.0)
-        await self._drained()
+        while self._in_flight:
+            await asyncio.sleep(_TICK_S / 4)
         ticker.cancel()
         return dataclasses.replace(self.take(begin, seconds), planned=planned)
 
@@ -154,10 +155,6 @@ class Generator:
                 if not pending.over:
                     pending.cancel()
                     pending.done(Outcome.TIMEOUT, b"no answer in time")
-
-    async def _drained(self) -> None:
-        while self._in_flight:
-            await asyncio.sleep(_TICK_S / 4)
 
     def finish(self, pending: _Pending, outcome: Outcome, body: Answer) -> None:
         """Record the outcome of a request."""

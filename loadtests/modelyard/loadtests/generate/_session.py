@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from modelyard.loadtests.traffic import Checker, Request
 #: Records an event of the run.
 Mark = Callable[[str], None]
 #: Something that goes on while the load does; ends when it is cancelled, or before.
-Side = Callable[[Mark], Awaitable[None]]
+Side = Callable[[Mark], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,7 +88,7 @@ class Session:
             self.events.append((time.perf_counter() - begin, text))
 
         loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(self.watcher.watch(begin)), *(loop.create_task(_run(side, mark)) for side in sides)]
+        tasks = [loop.create_task(self.watcher.watch(begin)), *(loop.create_task(side(mark)) for side in sides)]
         try:
             log = await self.generator.open(arrivals, choose, seconds=seconds, partial=partial)
         finally:
@@ -102,10 +103,6 @@ class Session:
         return Run(
             log=log, server=tuple(splits(self.watcher.samples)), events=tuple(self.events), generator_cpu=cpu / wall
         )
-
-
-async def _run(side: Side, mark: Mark) -> None:
-    await side(mark)
 
 
 @contextlib.asynccontextmanager

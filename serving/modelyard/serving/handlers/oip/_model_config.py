@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.serving.config import ModelConfig
 from modelyard.serving.handlers.oip._datatypes import datatype_of
@@ -24,7 +22,7 @@ def model_config(
     platform, backend = _NAMES.get(servable.backend.name, ("", servable.backend.name))
     # In Triton's words a model that takes batches leaves their dimension out, and no tensor may be without others.
     batched = signature.batched and all(
-        spec.shape and len(spec.shape) > 1 and spec.shape[0] == -1 for spec in _tensors(signature)
+        spec.shape and len(spec.shape) > 1 and spec.shape[0] == -1 for spec in (*signature.inputs, *signature.outputs)
     )
     config = inference_pb2.ModelConfig(
         name=servable.name,
@@ -47,10 +45,6 @@ def model_config(
     if servable.batching is not None or (signature.decode is None and signature.compute in servable.row_wise):
         config.dynamic_batching.SetInParent()
     return config
-
-
-def _tensors(signature: Signature) -> Iterable[TensorSpec]:
-    return (*signature.inputs, *signature.outputs)
 
 
 def _tensor(spec: TensorSpec, *, batched: bool) -> dict[str, object]:

@@ -65,12 +65,8 @@ def _model(manager: ModelManager, config: ModelConfig, *, place: bool) -> dict[s
             }
             for status in statuses_of(manager, name)
         ],
-        "signatures": _signatures(manager, name),
+        "signatures": {key: _signature(signature) for key, signature in signatures_of(manager, name).items()},
     }
-
-
-def _signatures(manager: ModelManager, name: str) -> dict[str, object]:
-    return {key: _signature(signature) for key, signature in signatures_of(manager, name).items()}
 
 
 def _signature(signature: Signature) -> dict[str, object]:
