@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-#: Before a command.
+#: Before a command, which may mount and unmount what it likes.
 ALONE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 needs_namespaces = pytest.mark.skipif(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from modelyard.artifact import Location, RemotePath, targets_below
+from modelyard.artifact import AnyVersion, Location, RemotePath, list_served, targets_below
 from modelyard.errors import ArtifactError, InternalError, ModelyardError
 from modelyard.serving.servables import Servable
 
@@ -79,6 +79,33 @@ class Version:
         if self.servable is None:
             raise InternalError(f"Version {self.number} is AVAILABLE but empty. This is a bug.")
         return self.servable
+
+
+class VersionFinder:
+    """Finds the versions in a base path; where that was a mount which is gone, what is left is not empty but away."""
+
+    def __init__(self) -> None:
+        #: The device that the versions were on, by the base path that they were in.
+        self._device: dict[Path, int] = {}
+
+    def find(self, base_path: Location) -> Sequence[AnyVersion]:
+        """The versions that are there.
+
+        Raises:
+            OSError: The base path cannot be read.
+            ArtifactError: It is empty, and on another device than its versions were.
+        """
+        if isinstance(base_path, RemotePath):
+            return list_served(base_path)
+        # Before the look and after it: it may be unmounted meanwhile.
+        before = base_path.stat().st_dev
+        found = list_served(base_path)
+        after = base_path.stat().st_dev
+        if found:
+            self._device = {base_path: before}
+        elif self._device.get(base_path, after) != after:
+            raise ArtifactError("it is empty, and on another disk than its versions were: was that unmounted?")
+        return found
 
 
 def file_stamp(path: Location) -> tuple[int | str, ...]:

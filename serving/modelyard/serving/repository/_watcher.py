@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from modelyard.artifact import LABELS_NAME, AnyVersion, Location, list_served, read_labels
+from modelyard.artifact import LABELS_NAME, AnyVersion, Location, read_labels
 from modelyard.errors import ArtifactError, IntegrityError, InternalError, LoadError, ManifestError, ModelyardError
 from modelyard.serving.config import Complaints, ModelConfig, WatchOptions, describe_base_path
 from modelyard.serving.repository._table import VersionTable
-from modelyard.serving.repository._versions import Version, VersionState, file_stamp, surplus
+from modelyard.serving.repository._versions import Version, VersionFinder, VersionState, file_stamp, surplus
 from modelyard.serving.servables import Servable
 
 _LOG = logging.getLogger("modelyard.serving")
@@ -46,6 +46,7 @@ class ModelWatcher(VersionTable):
         self._moved = moved
         self._options = options
         self._watching = False
+        self._finder = VersionFinder()
         #: Whether a version could answer at any time since the model was last asked for.
         self.has_been_ready = False
         self._enabled = not options.explicit
@@ -204,7 +205,7 @@ class ModelWatcher(VersionTable):
 
     def _look(self, config: ModelConfig) -> None:
         try:
-            found: Sequence[AnyVersion] = list_served(config.base_path)
+            found = self._finder.find(config.base_path)
         except OSError as exc:
             # Nothing is unloaded because a disk or a mount is away for a moment.
             hint = describe_base_path(config.base_path) if isinstance(exc, NotADirectoryError) else ""
@@ -344,10 +345,8 @@ class ModelWatcher(VersionTable):
             self._moved(name)
             if old is not None:
                 self._unload(old)
-            seconds = time.perf_counter() - started
-            _LOG.info(
-                "model %s version %d is AVAILABLE in %s after %.2f s", name, item.number, result.backend.name, seconds
-            )
+            seconds, backend = time.perf_counter() - started, result.backend.name
+            _LOG.info("model %s version %d is AVAILABLE in %s after %.2f s", name, item.number, backend, seconds)
 
     def _try_load(self, item: AnyVersion) -> Servable | ModelyardError:
         config = self._config
