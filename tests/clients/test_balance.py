@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +158,77 @@ def test_health_checks_outlive_a_token_that_cannot_be_had(affine_server: Running
             await until_async(lambda: all(endpoint.healthy for endpoint in client._engine.pool.endpoints), 5)
 
     asyncio.run(run())
+
+
+class _Busy(ThreadingHTTPServer):
+    """Answers health checks at once, and calls when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answer)
+        self.asked, self.let = threading.Event(), threading.Event()
+
+
+class _Answer(BaseHTTPRequestHandler):
+    server: _Busy
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """Health checks ask for a model that there is not."""
+        if self.path != "/v1/models/-":
+            self.server.asked.set()
+            self.server.let.wait(60)
+        body = b'{"error": "no such model"}'
+        self.send_response(404)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def busy() -> Iterator[_Busy]:
+    with _Busy() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.let.set()
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("transport", ["own", "library"])
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+def test_a_call_that_has_the_last_connection_makes_no_server_unhealthy(transport: Any, kind: str, busy: _Busy) -> None:
+    balance = BalanceOptions(probe_interval_s=0.01)
+    options = ClientOptions(transport=transport, max_connections=1, balance=balance)
+    urls = [f"http://127.0.0.1:{busy.server_port}", f"http://127.0.0.1:{free_port()}"]
+
+    def block() -> None:
+        with connect(urls, options) as client, ThreadPoolExecutor() as threads:
+            good, client._engine.pool.endpoints[1].healthy = client._engine.pool.endpoints[0], False
+            call = threads.submit(client.status, "m", timeout_s=60)
+            assert busy.asked.wait(30)
+            good.healthy = False
+            until(lambda: good.healthy)
+            assert not call.done()
+            busy.let.set()
+            assert isinstance(call.exception(), errors.ModelNotFoundError)
+
+    async def wait() -> None:
+        async with connect_async(urls, options) as client:
+            good, client._engine.pool.endpoints[1].healthy = client._engine.pool.endpoints[0], False
+            call = asyncio.create_task(client.status("m", timeout_s=60))
+            await until_async(busy.asked.is_set)
+            good.healthy = False
+            await until_async(lambda: good.healthy)
+            assert not call.done()
+            busy.let.set()
+            with pytest.raises(errors.ModelNotFoundError):
+                await call
+
+    block() if kind == "blocking" else asyncio.run(wait())
 
 
 def _pool(*urls: str, dns: bool = False) -> Pool[Any]:

@@ -145,6 +145,7 @@ class Engine(Generic[_T]):
     def probe(self, endpoint: Endpoint[_T]) -> Steps[_T, bool]:
         """Checks one endpoint's health and notes the result."""
         flow = self.protocol.probe()
+        probed = self.pool.probed(endpoint)
         healthy = False
         try:
             headers = self._headers(os.urandom(8).hex())
@@ -153,7 +154,7 @@ class Engine(Generic[_T]):
                 if isinstance(step, Pause):
                     raise TypeError("A probe pauses. This is a bug.")
                 try:
-                    answer = yield Send(endpoint, step, headers, self.options.balance.probe_timeout_s)
+                    answer = yield Send(probed, step, headers, self.options.balance.probe_timeout_s)
                 except ModelyardError as exc:
                     step = flow.throw(exc)
                 else:

@@ -124,7 +124,7 @@ class ClientOptions:
         keepalive_s: Seconds of silence after which the other side is checked, and after which a pooled
             connection is closed; None leaves connections alone.
         max_connections: Connections to each address at most; further calls wait. A call has one for itself, but for
-            asynchronous gRPC, which shares one as long as the server lets it.
+            asynchronous gRPC, which shares one as long as the server lets it. Health checks have another one.
         transport: How calls travel: ``own`` over this package's sockets, which takes a fraction of the time;
             ``library`` over grpcio and httpx, as calls through a proxy always do.
     """

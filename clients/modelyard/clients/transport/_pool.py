@@ -17,13 +17,15 @@ _T = TypeVar("_T")
 class Endpoint(Generic[_T]):
     """One address of a server."""
 
-    __slots__ = ("address", "healthy", "in_flight", "transport")
+    __slots__ = ("address", "healthy", "in_flight", "probed", "transport")
 
     def __init__(self, address: Address, transport: _T) -> None:
         self.address = address
         self.transport = transport
         self.in_flight = 0
         self.healthy = True
+        #: The same address for health checks, once there was one.
+        self.probed: Endpoint[_T] | None = None
 
 
 class Pool(Generic[_T]):
@@ -59,7 +61,9 @@ class Pool(Generic[_T]):
     @property
     def all_transports(self) -> tuple[_T, ...]:
         """Every transport that has to be closed."""
-        return tuple(endpoint.transport for endpoint in (*self._endpoints, *self._retired))
+        endpoints = (*self._endpoints, *self._retired)
+        probed = (endpoint.probed for endpoint in endpoints if endpoint.probed is not None)
+        return tuple(endpoint.transport for endpoint in (*endpoints, *probed))
 
     def acquire(self, tried: Collection[Endpoint[_T]] = ()) -> Endpoint[_T]:
         """Picks an endpoint for a call and counts the call."""
@@ -84,6 +88,12 @@ class Pool(Generic[_T]):
         """Counts a call as over."""
         with self._lock:
             endpoint.in_flight -= 1
+
+    def probed(self, endpoint: Endpoint[_T]) -> Endpoint[_T]:
+        """The same address with a connection of its own: calls that have all the others say nothing of the server."""
+        if endpoint.probed is None:
+            endpoint.probed = Endpoint(endpoint.address, self._make(endpoint.address))
+        return endpoint.probed
 
     def fresh(self, tried: Collection[Endpoint[_T]]) -> bool:
         """Whether a healthy endpoint has not been tried."""
