@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import grpc
+import onnx
 import pytest
 import tensorflow as tf
+from onnx import TensorProto, helper
 from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2, prediction_service_pb2_grpc
 
 from tests.support.admin import config_text, model_text
@@ -78,3 +80,18 @@ def test_tflite_alone(foreign_models: Path, tmp_path: Path) -> None:
         assert (definition["inputs"]["x"]["name"], definition["outputs"]["y"]["name"]) == ("tflite_input", "y")
     assert status == 200, text
     assert [row[0] for row in json.loads(text)["predictions"]] == pytest.approx([3.0, 3.5, 4.0])
+
+
+def test_an_onnx_file_without_shapes_takes_every_shape(tmp_path: Path) -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    onnx.save(model, tmp_path / "m" / "1" / "model.onnx")
+    with serve(tmp_path / "m", model="m", log_dir=tmp_path) as server:
+        for value, expected in ((2.0, -2.0), ([2.0, 3.0], [-2.0, -3.0]), ([[2.0], [3.0]], [[-2.0], [-3.0]])):
+            answer = server.post("/v1/models/m:predict", json.dumps({"inputs": value}).encode())
+            assert (answer[0], json.loads(answer[1])) == (200, {"outputs": expected})
+        document = json.loads(server.get("/v1/models/m/metadata")[1])
+    definition = document["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    assert definition["inputs"]["x"]["tensor_shape"]["unknown_rank"] is True

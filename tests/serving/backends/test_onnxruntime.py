@@ -112,3 +112,21 @@ def test_zeros_that_are_padded_before_a_pooling_stay_zeros(tmp_path: Path) -> No
     onnx.save(model, tmp_path / "m.onnx")
     x = -1 - np.random.default_rng(0).random((2, 1, 4, 5), np.float32)
     assert _load(tmp_path / "m.onnx").run("graph", {"x": x}, ["y"])["y"].max() == 0.0
+
+
+def test_a_value_without_a_shape_is_of_any_rank_and_no_scalar(tmp_path: Path) -> None:
+    """onnxruntime says the same of both, and lets both have any shape."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 18]>
+        g (float[n] x, float scalar, float any) => (float y, float z, float[n] sum) {
+            y = Neg (scalar)
+            z = Neg (any)
+            sum = Add (x, scalar)
+        }
+    """)
+    for value in (model.graph.input[2], model.graph.output[1]):
+        value.type.tensor_type.ClearField("shape")
+    onnx.save(model, tmp_path / "m.onnx")
+    signature = _load(tmp_path / "m.onnx").signatures["graph"]
+    assert [spec.shape for spec in signature.inputs] == [(-1,), (), None]
+    assert [spec.shape for spec in signature.outputs] == [(), None, (-1,)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,16 +57,19 @@ def onnx_options(threads: int) -> SessionOptions:
     return options
 
 
-def onnx_signature(graph: str, session: InferenceSession) -> Signature:
+def onnx_signature(graph: str, session: InferenceSession, file: Path) -> Signature:
     """What a graph says that it takes and gives; a dtype that no tensor here has is a LoadError."""
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    # onnxruntime says the same of a value of unknown rank as of a scalar; the file does not.
+    unranked = () if all(node.shape for node in (*inputs, *outputs)) else frozenset(_unranked(file))
     return Signature(
-        inputs=tuple(_spec(node) for node in session.get_inputs()),
-        outputs=tuple(_spec(node) for node in session.get_outputs()),
+        inputs=tuple(_spec(node, ranked=node.name not in unranked) for node in inputs),
+        outputs=tuple(_spec(node, ranked=node.name not in unranked) for node in outputs),
         compute=graph,
     )
 
 
-def _spec(node: NodeArg) -> TensorSpec:
+def _spec(node: NodeArg, *, ranked: bool) -> TensorSpec:
     kind = node.type.removeprefix("tensor(").removesuffix(")")
     if kind not in _DTYPES:
         hint = ' Convert scikit-learn models with options={id(model): {"zipmap": False}}.' if "map(" in kind else ""
@@ -73,6 +77,38 @@ def _spec(node: NodeArg) -> TensorSpec:
             f"ONNX value {node.name!r} has type {node.type}; expected a tensor of "
             f"{', '.join(sorted(_DTYPES.values()))}.{hint}"
         )
-    # An axis without a size is a name or None; an output of unknown rank has no shape at all.
-    shape = None if node.shape is None else tuple(size if isinstance(size, int) else -1 for size in node.shape)
-    return TensorSpec(name=node.name, dtype=_DTYPES[kind], shape=shape)
+    # An axis without a size is a name or None. What the file says nothing of, onnxruntime may know all the same.
+    sizes = tuple(size if isinstance(size, int) else -1 for size in node.shape or ())
+    return TensorSpec(name=node.name, dtype=_DTYPES[kind], shape=sizes if sizes or ranked else None)
+
+
+def _unranked(file: Path) -> Iterator[str]:
+    """The inputs and outputs that an ONNX file gives no shape, not even that of a scalar; numbers as in onnx.proto."""
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        for graph in _fields(content, slice(0, len(content)), 7):
+            for value in _fields(content, graph, 11, 12):
+                tensors = [each for kind in _fields(content, value, 2) for each in _fields(content, kind, 1)]
+                if not any(True for tensor in tensors for _ in _fields(content, tensor, 2)):
+                    yield from (content[name].decode() for name in _fields(content, value, 1))
+
+
+def _fields(content: mmap.mmap, message: slice, *numbers: int) -> Iterator[slice]:
+    """Where the texts and messages of these numbers lie in a message of protobuf."""
+    at = message.start
+    while at < message.stop:
+        key, at = _varint(content, at)
+        kind = key & 7
+        size, at = _varint(content, at) if kind in (0, 2) else ({1: 8, 5: 4}[kind], at)
+        if kind == 2 and key >> 3 in numbers:
+            yield slice(at, at + size)
+        at += 0 if kind == 0 else size
+
+
+def _varint(content: mmap.mmap, at: int) -> tuple[int, int]:
+    """A number of protobuf, and where what follows it begins."""
+    value = shift = 0
+    while True:
+        byte = content[at]
+        value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
+        if byte < 0x80:
+            return value, at

@@ -202,7 +202,7 @@ class _OnnxRuntime:
         }
         self._outputs = {name: [node.name for node in each.get_outputs()] for name, each in self._sessions.items()}
         self.graphs: Mapping[str, Signature] = {
-            name: onnx_signature(name, session) for name, session in self._sessions.items()
+            name: onnx_signature(name, session, files[name]) for name, session in self._sessions.items()
         }
 
     def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:

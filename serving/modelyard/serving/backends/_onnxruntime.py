@@ -63,7 +63,7 @@ class OnnxRuntimeBackend:
             self._sessions[graph] = session
         self._recurrent = graphs_with(graphs, RECURRENT)
         self.signatures: Mapping[str, Signature] = {
-            graph: onnx_signature(graph, session) for graph, session in self._sessions.items()
+            graph: onnx_signature(graph, session, graphs[graph]) for graph, session in self._sessions.items()
         }
 
     def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
