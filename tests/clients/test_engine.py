@@ -275,10 +275,20 @@ def test_metadata_and_tokens_travel(kind: str) -> None:
                 client.status("m")
 
 
+@pytest.mark.parametrize("api", ["new", "old"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_trace_goes_on_in_the_server(kind: str) -> None:
+def test_a_trace_goes_on_in_the_server(kind: str, api: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from opentelemetry import trace
 
+    class OldTracer(trace.NoOpTracer):
+        """Of the API before 1.37."""
+
+        def start_span(self, *_: Any, **__: Any) -> trace.Span:
+            """The same for everybody, whose context is lost."""
+            return trace.INVALID_SPAN
+
+    if api == "old":
+        monkeypatch.setattr(trace, "get_tracer", lambda _: OldTracer())
     context = trace.SpanContext(trace_id=0xABC, span_id=0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
     script = Script("ok")
     with SERVERS[kind[:4]](script) as url, connected(url, kind) as client:

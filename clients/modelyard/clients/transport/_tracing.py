@@ -34,7 +34,9 @@ class CallSpan:
             attributes={key: text for key, text in attributes.items() if text},
         )
         carrier: dict[str, str] = {}
-        propagate.inject(carrier, trace.set_span_in_context(self._span))
+        # Without an SDK there is no span of ours. Before 1.37, what stands for it does not have the caller's context.
+        own = self._span.get_span_context().is_valid
+        propagate.inject(carrier, trace.set_span_in_context(self._span) if own else None)
         self.headers = tuple((name.lower(), value) for name, value in carrier.items())
 
     def name_after(self, call: Call) -> None:
