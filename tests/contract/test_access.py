@@ -527,6 +527,12 @@ def test_nobody_administers_without_credentials(folder: Path, tmp_path: Path, in
         # Pages of the web have the browser on this machine call.
         page = {"origin": "https://example.com"}
         assert send(server, "POST /v2/repository/models/affine/load", headers=page, body=b"{}")[0] == 403
+        # A page whose name leads to this machine reads from its own site, as the browser sees it.
+        for host in ("evil.example", f"evil.example:{server.rest_port}", "localhost.evil.example", "["):
+            status, body, _ = send(server, "GET /v2/config", headers={"host": host})
+            assert (status, "from a caller that may be elsewhere is refused" in body) == (403, True), host
+        for host in ("localhost", f"LOCALHOST:{server.rest_port}", "[::1]:8501", "10.0.0.1"):
+            assert send(server, "GET /v2/config", headers={"host": host})[0] == (200 if insecure else 403), host
         # Everything else is open, as in TensorFlow Serving.
         assert send(server, "GET /metrics")[0] == 200
         (model,) = [

@@ -151,7 +151,7 @@ class Access:
                 f"This needs credentials with the scope {scope!r}: a bearer token, an x-api-key, or a client "
                 "certificate."
             )
-        whence = "an unknown address" if credentials.host is None else credentials.host
+        whence = "a caller that may be elsewhere" if credentials.host is None else credentials.host
         return PermissionDeniedError(
             f"Administration from {whence} is refused: it needs credentials with the scope 'admin'. Start the server "
             "with --access_file, or with --insecure_admin=loopback where every user of this machine may change what it "

@@ -24,7 +24,7 @@ class Credentials:
     key: str | None = field(default=None, repr=False)
     #: The client's certificate in DER, verified by the transport.
     certificate: bytes | None = field(default=None, repr=False)
-    #: The caller's IP address, or :data:`UNIX_SOCKET`; None where the transport does not know it.
+    #: The caller's IP address, or :data:`UNIX_SOCKET`; None where somebody elsewhere may be behind it.
     host: str | None = None
 
     @property

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from modelyard.errors import DeadlineExceededError, ModelyardError, RequestTooLargeError
 from modelyard.serving.access import Credentials
@@ -84,8 +86,17 @@ class HttpRequest:
             key=self.headers.get("x-api-key"),
             certificate=certificate,
             # A browser sends requests of any page that it shows: they do not count as from this machine.
-            host=None if "origin" in self.headers else self.client,
+            host=self.client if "origin" not in self.headers and _is_own_name(self.headers.get("host", "")) else None,
         )
+
+
+def _is_own_name(host: str) -> bool:
+    """Whether Host names an address or localhost: a page may have its own name lead to this machine, and call that."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return not name or name == "localhost" or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
