@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,13 @@ def test_every_event_is_a_line(tmp_path: Path) -> None:
     assert records[7]["result"]["train"] == dict(result.history[1].train)
     assert records[8]["path"] == str(result.checkpoint)
     assert all(record["task"] == "toy" and "T" in record["time"] for record in records)
+
+
+def test_numbers_that_json_has_no_word_for_are_null(tmp_path: Path) -> None:
+    log = JsonlLog(tmp_path / "log.jsonl")
+    log(replace(STEPS, values={"nan": math.nan, "inf": -math.inf, "loss": 0.5}, examples_per_second=math.inf))
+    (record,) = lines(tmp_path / "log.jsonl")
+    assert (record["values"], record["examples_per_second"]) == ({"nan": None, "inf": None, "loss": 0.5}, None)
 
 
 def test_lines_of_steps_that_come_again_are_removed(tmp_path: Path) -> None:

@@ -8,7 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from modelyard.errors import TrainingError
-from modelyard.training.run import CheckpointSaved, Evaluated, Event, RunEnded, RunStarted, StepsDone, replace_file
+from modelyard.training.run import (
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    RunEnded,
+    RunStarted,
+    StepsDone,
+    json_text,
+    replace_file,
+)
 
 
 class JsonlLog:
@@ -17,7 +26,7 @@ class JsonlLog:
     Every line has ``time`` (UTC, ISO 8601), ``kind``, ``task``, ``step`` and ``epoch``. ``start`` adds ``data`` and
     ``notes``, ``steps`` ``values`` and ``examples_per_second``, ``evaluation`` ``result``, ``checkpoint`` ``path``, and
     ``stop`` ``reason``, as the classes of the events describe them. When a killed run goes on, lines of steps that will
-    be done again are removed first.
+    be done again are removed first. A number that is NaN or infinite is null.
 
     Args:
         path: The file; its folder is made when absent.
@@ -37,7 +46,7 @@ class JsonlLog:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._forget_after(event.step)
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(_record(event)) + "\n")
+                file.write(json_text(_record(event)) + "\n")
         except OSError as exc:
             raise TrainingError(f"The log {self._path} cannot be written: {exc}") from exc
 

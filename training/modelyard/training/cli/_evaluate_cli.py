@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import sys
 import zipfile
 from pathlib import Path
@@ -87,13 +86,13 @@ def _restored(arguments: argparse.Namespace) -> Any:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    from modelyard.training.run import evaluate
+    from modelyard.training.run import evaluate, json_text
 
     result = _restored(arguments)
     size = arguments.eval_batch_size
     size = result.identity["options"]["eval_batch_size"] if size is None else size
     found = evaluate(result.task, batch_size=size, steps=arguments.eval_steps)
-    sys.stdout.write(json.dumps({"step": result.step, **found}, indent=1) + "\n")
+    sys.stdout.write(json_text({"step": result.step, **found}, indent=1) + "\n")
 
 
 def _infer(arguments: argparse.Namespace) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from modelyard.errors import ConfigurationError
 from modelyard.training.plots import save_curves, save_image
-from modelyard.training.run import Event, RunEnded, RunStarted, StepsDone, TrainResult, curve_panels
+from modelyard.training.run import Event, RunEnded, RunStarted, StepsDone, TrainResult, curve_panels, json_text
 from modelyard.training.user import Task
 
 
@@ -68,4 +67,4 @@ class PictureLog:
                     tf.summary.scalar(name, value)
             self._folder.mkdir(parents=True, exist_ok=True)
             with (self._folder / "measurements.jsonl").open("a", encoding="utf-8") as log:
-                log.write(json.dumps({"step": step, **measured}) + "\n")
+                log.write(json_text({"step": step, **measured}) + "\n")
