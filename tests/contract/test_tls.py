@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import ssl
 import subprocess
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
@@ -286,13 +287,11 @@ def test_secrets_are_not_shown(tmp_path: Path, server_pair: Pair) -> None:
     assert "PRIVATE KEY" not in repr(read_tls_config(Path(flag.partition("=")[2])))
 
 
-def authority_until(folder: Path, name: str, year: int) -> Pair:
-    """An authority that is valid to the end of a year before."""
+def valid_between(folder: Path, name: str, begin: datetime, end: datetime) -> Pair:
+    """A pair that is an authority and signed by itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     named = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    builder = x509.CertificateBuilder(
-        named, named, key.public_key(), x509.random_serial_number(), datetime(2020, 1, 1), datetime(year, 1, 1)
-    )
+    builder = x509.CertificateBuilder(named, named, key.public_key(), x509.random_serial_number(), begin, end)
     signed = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
     pair = Pair(folder / f"{name}.key", folder / f"{name}.pem")
     pair.certificate.write_bytes(signed.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
@@ -300,11 +299,49 @@ def authority_until(folder: Path, name: str, year: int) -> Pair:
     return pair
 
 
+@pytest.mark.parametrize(
+    ("begin", "end", "expected"),
+    [
+        (-90, 60, ""),
+        (-90, 5, r": server_cert expires at \w{3} .* GMT, and clients refuse to connect then\. Renew it\."),
+        (-90, -1, r": server_cert: certificate has expired, and clients refuse to connect\."),
+        (1, 90, r": server_cert: certificate is not yet valid, and clients refuse to connect\."),
+    ],
+)
+def test_what_is_wrong_with_a_certificates_dates_is_said(tmp_path: Path, begin: int, end: int, expected: str) -> None:
+    now = datetime.now(UTC)
+    pair = valid_between(tmp_path, "dated", now + timedelta(days=begin), now + timedelta(days=end))
+    found = read_tls_config(Path(config_flag(tmp_path, pair).partition("=")[2])).date_problem()
+    assert re.search(expected, found) if expected else not found, found
+
+
+def test_dates_are_looked_at_when_the_server_starts_and_for_each_new_certificate(
+    tmp_path: Path, folder: Path, authority: Pair, server_pair: Pair
+) -> None:
+    expired = valid_between(tmp_path, "expired", datetime(2020, 1, 1), datetime(2021, 1, 1))
+    secret = tmp_path / "secret"
+    secret.mkdir()
+
+    def put(pair: Pair) -> None:
+        for name, file in (("tls.key", pair.key), ("tls.crt", pair.certificate)):
+            (secret / name).write_bytes(file.read_bytes())
+
+    put(expired)
+    flags = [f"--ssl_config_file={secret}"]
+    said = "tls.crt: certificate has expired, and clients refuse to connect."
+    with serve(folder / "affine", model="affine", log_dir=tmp_path, flags=flags, wait=False) as server:
+        server.wait_until(lambda: server.log_text().count(said) == 1, 60, "a warning at the start")
+        put(server_pair)
+        wait_ready(server, authority)
+        put(expired)
+        server.wait_until(lambda: server.log_text().count(said) == 2, 60, "a warning at the reload")
+
+
 def test_clients_of_an_authority_that_has_expired_are_not_let_in(
     tmp_path: Path, folder: Path, authority: Pair, server_pair: Pair, client_pair: Pair
 ) -> None:
     """Among others that are valid; and where it is the only one, the server does not start."""
-    expired = authority_until(tmp_path, "expired", 2021)
+    expired = valid_between(tmp_path, "expired", datetime(2020, 1, 1), datetime(2021, 1, 1))
     former = issue(tmp_path, "former", expired)
     both = Pair(authority.key, tmp_path / "both.pem")
     both.certificate.write_text(

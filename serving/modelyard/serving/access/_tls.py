@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from modelyard.errors import ConfigurationError
 from modelyard.serving.config import Complaints, TlsConfig, read_tls_config
 
 _LOG = logging.getLogger("modelyard.serving.access")
+#: Seconds between two looks at the dates of a certificate that stays: they cost milliseconds.
+_DATES_S = 600.0
 
 
 class LiveTls:
@@ -19,7 +22,9 @@ class LiveTls:
         self.config = config
         self._path, self._client_ca = path, client_ca
         self._complaints = Complaints(_LOG)
+        self._dates = Complaints(_LOG, logging.WARNING)
         self._changed: list[Callable[[TlsConfig], None]] = []
+        self._look_at_dates()
 
     def on_change(self, use: Callable[[TlsConfig], None]) -> None:
         """Calls ``use`` with each new configuration, on any thread; it raises ConfigurationError to refuse one."""
@@ -41,3 +46,10 @@ class LiveTls:
                     use(config)
                 self.config = config
                 _LOG.info("%s: key and certificates were read again; new connections use them", self._path)
+                self._dates_at = 0.0
+        if time.monotonic() >= self._dates_at:
+            self._look_at_dates()
+
+    def _look_at_dates(self) -> None:
+        self._dates.say("dates", self.config.date_problem())
+        self._dates_at = time.monotonic() + _DATES_S

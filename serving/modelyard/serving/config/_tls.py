@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import ssl
@@ -13,6 +14,9 @@ from modelyard.errors import ConfigurationError
 from modelyard.serving.config._scratch import scratch_file, scratch_path
 from modelyard.serving.config._text_proto import read_text_proto
 from modelyard.wire import config_pb2
+
+#: OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED.
+_DATES = (9, 10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,38 @@ class TlsConfig:
         if self.verify_client:
             context.verify_mode = ssl.CERT_REQUIRED
         return context
+
+    def date_problem(self) -> str:
+        """What is wrong with the dates of the server's own certificate; empty where nothing is.
+
+        Python tells the dates of nobody's certificate but a peer's: a client in this process trusts it, and comes.
+        """
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.check_hostname = False
+        # Whoever has issued it: whether that one has expired is another matter.
+        client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        _load_certificates(client, self.certificate, self.names[1])
+        to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+        own = client.wrap_bio(to_client, to_server)
+        server = replace(self, verify_client=False).context().wrap_bio(to_server, to_client, server_side=True)
+        name = self.names[1]
+        try:
+            for side in (own, server, own):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+        except ssl.SSLCertVerificationError as exc:
+            if exc.verify_code in _DATES:
+                return f"{name}: {exc.verify_message}, and clients refuse to connect. Put one there that is valid now."
+        # What else may be wrong with it is not about dates, and clients say it.
+        except ssl.SSLError:
+            return ""
+        dates = own.getpeercert() or {}
+        if "notAfter" not in dates:
+            return ""
+        begin, end = (ssl.cert_time_to_seconds(str(dates[key])) for key in ("notBefore", "notAfter"))
+        if end - time.time() < (end - begin) / 10:
+            return f"{name} expires at {dates['notAfter']}, and clients refuse to connect then. Renew it."
+        return ""
 
     def _complaint(self, problem: Exception) -> str:
         key, certificate, _ = self.names
