@@ -12,6 +12,7 @@ import pytest
 from modelyard.errors import ConfigurationError
 from modelyard.serving import parse_flags
 from modelyard.serving.config import FLAGS
+from tests.support.metrics import monitoring_flag, scrape, value
 from tests.support.models import publish_affine
 from tests.support.server import serve
 
@@ -57,7 +58,7 @@ def test_the_flags_reach_the_transport(tmp_path: Path, transport: str) -> None:
         pytest.importorskip("modelyard_core", reason="needs the distribution modelyard-core")
     publish_affine(tmp_path / "affine", slope=1.0, intercept=0.0)
     flags = ["--max_connections=2", "--max_header_bytes=9000", "--header_timeout_seconds=1", "--idle_timeout_seconds=1"]
-    flags.append(f"--transport={transport}")
+    flags += [f"--transport={transport}", monitoring_flag(tmp_path)]
     with serve(tmp_path / "affine", model="affine", log_dir=tmp_path, flags=flags) as server:
 
         def status(**headers: str) -> int:
@@ -75,6 +76,8 @@ def test_the_flags_reach_the_transport(tmp_path: Path, transport: str) -> None:
             server.wait_until(lambda: status() == 503, 10.0, "full")
             assert (b" 408 " in first.recv(65536)) == (transport == "native")
         server.wait_until(lambda: status() == 200, 10.0, "free again")
+        refused = value(scrape(server), ":modelyard:serving:refused", reason="connections", model="")
+        assert refused >= 1
         with grpc.insecure_channel(server.grpc_address) as channel:
             grpc.channel_ready_future(channel).result(timeout=20)
 

@@ -114,7 +114,8 @@ def _rest(parts: Parts, oip: OipService, core: NativeCore | None) -> NativeRest 
         return NativeRest(core, app, port=port, tls=tls)
     from modelyard.serving.transports.asgi import UvicornServer
 
-    return UvicornServer(app, port=port, limits=options.limits, tls=tls, recorder=parts.telemetry.recorder)
+    recorder, metrics = parts.telemetry.recorder, parts.metrics
+    return UvicornServer(app, port=port, limits=options.limits, tls=tls, recorder=recorder, metrics=metrics)
 
 
 def _pages(parts: Parts) -> dict[str, Page]:

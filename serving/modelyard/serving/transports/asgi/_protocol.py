@@ -8,6 +8,7 @@ import re
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from modelyard.serving.config import TransportLimits
+from modelyard.serving.metrics import Metrics
 from modelyard.serving.transports.asgi._adapter import CERTIFICATE
 
 _BODY = (b"content-length", b"transfer-encoding")
@@ -24,6 +25,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """
 
     limits: TransportLimits
+    metrics: Metrics | None
     _in_head = True
     #: Since a head began, or a body went on: chunks have a head each, and fields may follow them.
     _head_bytes = 0
@@ -68,6 +70,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.limits.max_header_bytes:
             raise ValueError("header fields that came at once, and are too many")
         self.scope[CERTIFICATE] = self._certificate  # type: ignore[literal-required]  # a key of ours
+        limit = self.limit_concurrency
+        if limit is not None and max(len(self.connections), len(self.tasks)) >= limit and self.metrics is not None:
+            # What uvicorn answers now, by itself.
+            self.metrics.refuse("connections")
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -85,8 +91,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = None
 
 
-def bounded(limits: TransportLimits) -> type[BoundedProtocol]:
-    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits})
+def bounded(limits: TransportLimits, metrics: Metrics | None) -> type[BoundedProtocol]:
+    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits, "metrics": metrics})
 
 
 def _without_offer(data: bytes) -> bytes:

@@ -14,6 +14,7 @@ import uvicorn
 from modelyard.errors import ConfigurationError
 from modelyard.serving.access import LiveTls
 from modelyard.serving.config import TlsConfig, TransportLimits
+from modelyard.serving.metrics import Metrics
 from modelyard.serving.telemetry import Recorder
 from modelyard.serving.transports import BACKLOG, listen, warn_unanswered
 from modelyard.serving.transports.asgi._adapter import Adapter
@@ -63,6 +64,7 @@ class UvicornServer:
         limits: TransportLimits | None = None,
         tls: LiveTls | None = None,
         recorder: Recorder | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         limits = limits or TransportLimits()
         self._adapter = Adapter(app, recorder)
@@ -70,7 +72,7 @@ class UvicornServer:
         self._server = _Server(
             uvicorn.Config(
                 self._adapter,
-                http=bounded(limits),
+                http=bounded(limits, metrics),
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
