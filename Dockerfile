@@ -116,8 +116,8 @@ ENTRYPOINT ["/usr/bin/tf_serving_entrypoint.sh"]
 # CUDA and cuDNN come with NVIDIA's packages; the driver is the host's: docker run --gpus all.
 FROM server AS serving-gpu
 COPY --from=serving-gpu-environment /opt/modelyard /opt/modelyard
-ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
-ENTRYPOINT ["/usr/bin/tf_serving_entrypoint.sh", "--device=cuda"]
+# Not in the entry point: who writes another one would serve on the CPU, without a word.
+ENV MODELYARD_DEVICE=cuda NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
 FROM server AS serving-full
 COPY --from=serving-full-environment /opt/modelyard /opt/modelyard

@@ -51,7 +51,7 @@ def test_the_image_has_both_and_starts_by_the_second() -> None:
     lines = (ROOT / "Dockerfile").read_text().splitlines()
     server = lines[lines.index("FROM runtime AS server") :]
     starts = [each for each in server if each.startswith("ENTRYPOINT")]
-    assert [each.split('"')[1] for each in starts] == [f"/usr/bin/{ENTRY_POINT.name}"] * 2
+    assert starts == [f'ENTRYPOINT ["/usr/bin/{ENTRY_POINT.name}"]']
     (line,) = [each for each in server if each.endswith(" /usr/bin/")]
     assert line.split()[1:-1] == [f"deploy/image/{each.name}" for each in (PROGRAM, ENTRY_POINT)]
     assert all(os.access(each, os.X_OK) for each in (PROGRAM, ENTRY_POINT))

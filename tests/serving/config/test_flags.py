@@ -239,6 +239,17 @@ def test_a_device_and_another_runtime_exclude_each_other(other: str) -> None:
     with pytest.raises(ConfigurationError, match=f"--device=openvino:CPU is for openvino, and {other} is set"):
         parse("--device=openvino:CPU", other)
     assert parse("--device=openvino:CPU", "--runtime=openvino").load.device == "openvino:CPU"
+
+
+def test_the_environment_names_the_device_where_no_flag_does() -> None:
+    """An image is built on the one for cards, with an entry point of its own."""
+    environment = {"MODELYARD_DEVICE": "openvino:CPU"}
+    needed = ["--model_base_path=/models/m"]
+    assert parse_flags(needed, environment).load.device == "openvino:CPU"
+    assert parse_flags([*needed, "--device=cpu"], environment).load.device == "cpu"
+    assert parse_flags(needed, {"MODELYARD_DEVICE": ""}).load.device == "cpu"
+    with pytest.raises(ConfigurationError, match="--device=gpu; expected cpu, cuda"):
+        parse_flags(needed, {"MODELYARD_DEVICE": "gpu"})
     assert parse().load.device == "cpu"
 
 

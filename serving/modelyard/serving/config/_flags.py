@@ -50,14 +50,14 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
 
     Args:
         argv: Arguments without the program's name.
-        environment: Where ``MODEL_NAME`` and ``MODEL_BASE_PATH`` are looked up,
-            which TensorFlow Serving's image reads; None for nowhere.
+        environment: Where ``MODEL_NAME`` and ``MODEL_BASE_PATH`` are looked up, which TensorFlow Serving's image
+            reads, and ``MODELYARD_DEVICE``; None for nowhere.
 
     Raises:
         ConfigurationError: An unknown flag, a value that makes no sense, or a configuration file that cannot be used.
     """
-    args = parse_arguments(argv)
     environment = environment or {}
+    args = parse_arguments(argv, environment)
     for flag in FLAGS:
         if flag.effect == "ignored" and getattr(args, flag.name) != flag.default:
             _LOG.warning("--%s has no effect: %s", flag.name, flag.note)

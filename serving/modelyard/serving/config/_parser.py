@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
@@ -41,6 +41,7 @@ environment:
       $MODEL_BASE_PATH/$MODEL_NAME (default /models/model); --model_name and --model_base_path each
       go before their part of that. With neither flag nor name, and with no folder model in
       $MODEL_BASE_PATH, that is a --model_repository
+  MODELYARD_DEVICE              what --device is where it is not given, as in the image serving-gpu
   SAGEMAKER_BIND_TO_PORT        with --sagemaker: the REST port (default 8080); the model is then looked
       for in /opt/ml/model, unless MODEL_BASE_PATH names another folder
 """
@@ -86,7 +87,7 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigurationError(message)
 
 
-def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str], environment: Mapping[str, str]) -> argparse.Namespace:
     """The values of all flags, by name; those of ``--flagfile`` in its place."""
     parser = _Parser(
         prog="modelyard serve",
@@ -100,6 +101,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         for flag in FLAGS:
             if flag.effect == effect:
                 _add(group, flag)
+    if device := environment.get("MODELYARD_DEVICE"):
+        parser.set_defaults(device=device)
     args, unknown = parser.parse_known_args(_with_files(argv))
     unknown = [each for each in unknown if each.startswith("-") or Path(each).name not in _PROGRAMS]
     if unknown == [_sagemaker.ARGUMENT]:
