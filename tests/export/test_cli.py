@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -67,6 +68,11 @@ def test_of_several_processes_the_first_exports(
     assert main(command) == 0
     captured = capsys.readouterr()
     assert captured.out == "" and "this process is worker 0; chief 0 exports." in captured.err
+    # On the other machines that takes no TensorFlow.
+    code = "import sys; from modelyard.export.cli import export_here; export_here(sys.argv[1:])"
+    code += "; print('tensorflow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, *command], check=True, capture_output=True, text=True)
+    assert (done.stdout, "chief 0 exports." in done.stderr) == ("False\n", True)
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv("TF_CONFIG", "{}")
     assert main(command) == 2

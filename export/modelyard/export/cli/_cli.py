@@ -235,7 +235,7 @@ def _end_with_input(stage_file: Path | None) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> ExportReport | None:
-    from modelyard.training import read_record
+    from modelyard.training import Cluster, read_record
 
     options = ExportOptions(
         formats=tuple(dict.fromkeys(arguments.format or FORMATS)),
@@ -271,6 +271,12 @@ def _export(arguments: argparse.Namespace) -> ExportReport | None:
         return _export_path(arguments, locate(arguments.repository) / name, options, model)
     record = read_record(path)
     is_path = record is None and (path.exists() or (":" not in source and (path.name != source or bool(path.suffix))))
+    # Before a task is looked for, which brings TensorFlow.
+    cluster = None if is_path else Cluster.from_environment()
+    if cluster is not None and not cluster.is_chief:
+        # A job of several machines has one command for all of them, and one of them has the checkpoints.
+        sys.stderr.write(f"modelyard export: by TF_CONFIG this process is {cluster.name}; {cluster.chief} exports.\n")
+        return None
     if arguments.name is not None:
         check_model_name(arguments.name)
     objects = custom_objects(arguments.modules)
@@ -353,8 +359,8 @@ def _telling(progress: Progress, file: Path | None) -> Progress:
     return tell
 
 
-def _export_task(arguments: argparse.Namespace, model_dir: Location, options: ExportOptions) -> ExportReport | None:
-    from modelyard.training import Cluster, read_record, restore
+def _export_task(arguments: argparse.Namespace, model_dir: Location, options: ExportOptions) -> ExportReport:
+    from modelyard.training import read_record, restore
     from modelyard.training.tasks import make_task
 
     for flag, value in (
@@ -365,11 +371,6 @@ def _export_task(arguments: argparse.Namespace, model_dir: Location, options: Ex
     ):
         if value is not None:
             raise ConfigurationError(f"{flag} is for paths; the task {arguments.source} brings its own.")
-    cluster = Cluster.from_environment()
-    if cluster is not None and not cluster.is_chief:
-        # A job of several machines has one command for all of them, and one of them has the checkpoints.
-        sys.stderr.write(f"modelyard export: by TF_CONFIG this process is {cluster.name}; {cluster.chief} exports.\n")
-        return None
     source = Path(arguments.source)
     folder = source if read_record(source) is not None else arguments.model_dir or Path("runs") / source
     result = restore(folder, make_task(arguments.source, arguments.set))
