@@ -155,6 +155,15 @@ def test_data_that_cannot_be_trained_on_is_refused(train: Any, message: str, tmp
         Trainer(task(train()), epochs=1, batch_size=5, model_dir=tmp_path).run()
 
 
+def test_test_data_with_fewer_batches_than_said_is_refused_before_the_run() -> None:
+    """Training data begins again, and an evaluation ends."""
+    train = Stream(slices().batch(5), steps_per_epoch=6)
+    metrics = Trainer(task(train, test=Stream(slices().batch(5), steps_per_epoch=5)), epochs=1).run().metrics
+    assert np.isfinite(metrics["test_loss"])
+    with pytest.raises(ConfigurationError, match="The test data has 5 batches, and steps_per_epoch=6; expected 5 or"):
+        Trainer(task(train, test=Stream(slices().batch(5), steps_per_epoch=6)), epochs=1).run()
+
+
 @pytest.mark.parametrize("arguments", [(iter([(X, Y)]),), ((X, Y),), (slices(), 0), (slices(), "5")])
 def test_what_is_no_stream_is_refused(arguments: Any) -> None:
     message = "The data is a .*; expected a tf.data.Dataset|steps_per_epoch is .*; expected a whole number >= 1"

@@ -90,11 +90,22 @@ class Stream(DataSource):
         return self._dataset if self._batched else self._dataset.batch(batch_size, drop_remainder=drop_remainder)
 
     def batches(self, request: InputRequest, *, training: bool = True) -> tf.data.Dataset:
-        """One epoch, as it comes."""
+        """One epoch, as it comes.
+
+        Raises:
+            ConfigurationError: Data to evaluate on has fewer batches than ``steps_per_epoch``.
+        """
         dataset = self.dataset(request.batch_size, drop_remainder=request.drop_remainder)
         steps = self.length(request.batch_size, drop_remainder=request.drop_remainder)
         if steps == tf.data.INFINITE_CARDINALITY:
             return dataset
+        there = int(dataset.cardinality())
+        # Training data begins again; an evaluation that did so would count some examples twice.
+        if not training and 0 <= there < steps:
+            raise ConfigurationError(
+                f"The test data has {there} batches, and steps_per_epoch={steps}; expected {there} or less. Leave "
+                "steps_per_epoch out for all of them."
+            )
         rest = dataset.take(steps).skip(request.skip_batches)
         return rest.apply(_EXPERIMENTAL.assert_cardinality(max(0, steps - request.skip_batches))).prefetch(2)
 
