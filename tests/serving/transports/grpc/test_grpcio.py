@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 
 import grpc
 import pytest
@@ -42,3 +44,30 @@ def test_metadata_that_is_no_text_is_not_in_the_log(caplog: pytest.LogCaptureFix
 
     asyncio.run(main())
     assert SECRET not in caplog.text
+
+
+@contextlib.asynccontextmanager
+async def echo(arguments: Sequence[tuple[str, int | str]] = ()) -> AsyncIterator[str]:
+    """The address of a server that answers ``/a.Service/Method`` with what it got."""
+
+    async def answer(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        return data
+
+    server, port = GrpcioServer(arguments), free_port()
+    server.add_service("a.Service", {"Method": grpc.unary_unary_rpc_method_handler(answer)})
+    server.add_port(f"127.0.0.1:{port}")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(0.0)
+
+
+def test_a_client_that_keeps_within_the_streams_is_refused_no_call() -> None:
+    async def main() -> list[bytes]:
+        # gRPC's client reads the limit before it sends, and keeps the other calls back.
+        async with echo([("grpc.max_concurrent_streams", 8)]) as address, grpc.aio.insecure_channel(address) as channel:
+            call = channel.unary_unary("/a.Service/Method", bytes, bytes)
+            return await asyncio.gather(*(call(b"x") for _ in range(500)))
+
+    assert asyncio.run(main()) == [b"x"] * 500

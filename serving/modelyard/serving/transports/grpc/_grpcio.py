@@ -44,6 +44,9 @@ class GrpcioServer:
                     "grpc.max_send_message_length": INT32_MAX,
                     # Two servers that share a port by accident would each get half of the requests.
                     "grpc.so_reuseport": 0,
+                    # It counts answered calls, too, until Python has put them away: a client that keeps within
+                    # grpc.max_concurrent_streams, which holds without it, would be refused many of its calls.
+                    "grpc.http.overload_protection": 0,
                     # gRPC takes the first of two arguments of one name: the user's must be the only one.
                     **dict(arguments),
                 }.items()
