@@ -47,10 +47,11 @@ def test_metadata_that_is_no_text_is_not_in_the_log(caplog: pytest.LogCaptureFix
 
 
 @contextlib.asynccontextmanager
-async def echo(arguments: Sequence[tuple[str, int | str]] = ()) -> AsyncIterator[str]:
+async def echo(arguments: Sequence[tuple[str, int | str]] = (), pause_s: float = 0.0) -> AsyncIterator[str]:
     """The address of a server that answers ``/a.Service/Method`` with what it got."""
 
     async def answer(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        await asyncio.sleep(pause_s)
         return data
 
     server, port = GrpcioServer(arguments), free_port()
@@ -71,3 +72,13 @@ def test_a_client_that_keeps_within_the_streams_is_refused_no_call() -> None:
             return await asyncio.gather(*(call(b"x") for _ in range(500)))
 
     assert asyncio.run(main()) == [b"x"] * 500
+
+
+def test_a_client_that_looks_whether_the_server_is_there_loses_no_call() -> None:
+    async def main() -> bytes:
+        # As often as no client does, so that the call need not be long: the third ping too many ends a connection.
+        every = [("grpc.keepalive_time_ms", 1200), ("grpc.http2.max_pings_without_data", 0)]
+        async with echo(pause_s=7.0) as address, grpc.aio.insecure_channel(address, options=every) as channel:
+            return await channel.unary_unary("/a.Service/Method", bytes, bytes)(b"x")
+
+    assert asyncio.run(main()) == b"x"

@@ -47,6 +47,10 @@ class GrpcioServer:
                     # It counts answered calls, too, until Python has put them away: a client that keeps within
                     # grpc.max_concurrent_streams, which holds without it, would be refused many of its calls.
                     "grpc.http.overload_protection": 0,
+                    # gRPC would end a connection whose client pings more often than every five minutes while it waits
+                    # for an answer, and with it the calls: other languages' keepalive is ten seconds and more.
+                    "grpc.http2.min_ping_interval_without_data_ms": 1000,
+                    "grpc.keepalive_permit_without_calls": 1,
                     # gRPC takes the first of two arguments of one name: the user's must be the only one.
                     **dict(arguments),
                 }.items()
