@@ -82,8 +82,7 @@ def test_a_state_file_that_cannot_be_written_is_in_the_log(
 ) -> None:
     missing = TrafficOptions(path=tmp_path / "traffic.config", state_file=tmp_path / "nowhere" / "state.json")
     Rollout(manager, Metrics(), missing)
-    assert "--version_traffic_state_file" in caplog.text
-    assert "cannot be written" in caplog.text
+    assert f"--version_traffic_state_file: Cannot write {missing.state_file}: " in caplog.text
 
 
 def named(target: str) -> Caller:

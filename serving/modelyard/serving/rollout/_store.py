@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from modelyard.errors import ConfigurationError
+from modelyard.artifact import replace_file
+from modelyard.errors import ConfigurationError, PublishError
 
 _LOG = logging.getLogger("modelyard.serving")
 
@@ -42,9 +42,7 @@ def write_rolled_back(path: Path | None, found: tuple[RolledBack, ...]) -> None:
     """Writes the file anew; where that fails, the log says so, and what is rolled back stays so."""
     if path is None:
         return
-    staged = path.with_name(f".{path.name}.new")
     try:
-        staged.write_text(json.dumps([asdict(each) for each in found], indent=2) + "\n", "utf-8")
-        os.replace(staged, path)
-    except OSError as exc:
-        _LOG.error("--version_traffic_state_file=%s cannot be written: %s", path, exc)
+        replace_file(path, (json.dumps([asdict(each) for each in found], indent=2) + "\n").encode())
+    except PublishError as exc:
+        _LOG.error("--version_traffic_state_file: %s", exc.message)
