@@ -96,7 +96,7 @@ def test_requests_leave_no_garbage_whose_collection_would_delay_others(
             gc.collect()
             gc.disable()
             try:
-                log = await opened.generator.closed(requests, in_flight=8, seconds=1)
+                log = await opened.generator.closed(requests, in_flight=8, seconds=2)
                 return len(log.ok), gc.collect()
             finally:
                 gc.enable()
