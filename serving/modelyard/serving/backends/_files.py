@@ -2,27 +2,65 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 
 from modelyard.errors import ArtifactError, LoadError
 
-_CGROUP = Path("/sys/fs/cgroup")
+_MEMINFO, _ROOT = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+#: As a container sees its control group, by version 2 and 1: folder, limit, what is used, and which line of
+#: ``memory.stat`` counts the files that are mapped.
+_GROUPS = (
+    ("", "memory.max", "memory.current", "file_mapped"),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "mapped_file"),
+)
 
 
-def free_bytes() -> int:
+def free_bytes(*, root: Path = _ROOT, meminfo: Path = _MEMINFO) -> int:
     """What this machine, or this container, has left; without an end where the system does not say."""
-    if not sys.platform.startswith("linux"):
+    return max(0, min(_left_in_machine(meminfo), *(_left(root / folder, *names) for folder, *names in _GROUPS)))
+
+
+def _left_in_machine(meminfo: Path) -> int:
+    try:
+        fields = dict(line.split(":") for line in meminfo.read_text().splitlines())
+        return int(fields["MemAvailable"].split()[0]) << 10
+    except (OSError, KeyError):
+        # Another system than Linux, or a sandbox that hides it.
         return sys.maxsize
-    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    free = int(fields["MemAvailable"].split()[0]) << 10
-    # Not there in the first version of control groups, or without a limit.
-    with contextlib.suppress(OSError, ValueError):
-        most, used = (int((_CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
-        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
-        free = min(free, most - used + int(stat["inactive_file"]))
-    return free
+
+
+def _left(group: Path, limit: str, usage: str, mapped: str) -> int:
+    try:
+        most, used = (int((group / name).read_text()) for name in (limit, usage))
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        # Another version of control groups, or no limit.
+        return sys.maxsize
+    # The kernel takes pages of files back, also those that were read more than once: a model's are, to be checked and
+    # to be loaded. What is mapped are mostly libraries, which are in use.
+    files = int(stat["inactive_file"]) + int(stat["active_file"]) - int(stat[mapped])
+    return most - used + max(0, files)
+
+
+def check_room(path: Path, *, times: int) -> None:
+    """Refuses a file that is held so many times while it is loaded, where there is no memory for that.
+
+    In a container the kernel would end the process, and at each of its starts again.
+
+    Raises:
+        ArtifactError: It cannot be looked at.
+        LoadError: There is no memory for it.
+    """
+    try:
+        size, free = path.stat().st_size, free_bytes()
+    except OSError as exc:
+        raise _unreadable(path, exc) from exc
+    if times * size > free:
+        held = f", is held {times} times while it is loaded," if times > 1 else ""
+        raise LoadError(
+            f"{path} has {size:,} bytes{held} and {free:,} bytes of memory are left. Serve it where there is more."
+        )
 
 
 def read_model(path: Path, most: int = sys.maxsize) -> bytes:
@@ -33,13 +71,14 @@ def read_model(path: Path, most: int = sys.maxsize) -> bytes:
         LoadError: It is larger, or there is no memory for it: what it holds need not take room on a disk.
     """
     try:
-        size, free = path.stat().st_size, free_bytes()
+        size = path.stat().st_size
         if size > most:
             raise LoadError(f"{path} has {size:,} bytes; expected up to {most:,}. Export the model again.")
-        if size > free:
-            raise LoadError(
-                f"{path} has {size:,} bytes, and {free:,} bytes of memory are left. Serve it where there is more."
-            )
+        check_room(path, times=1)
         return path.read_bytes()
     except OSError as exc:
-        raise ArtifactError(f"{path} cannot be read: {exc}") from exc
+        raise _unreadable(path, exc) from exc
+
+
+def _unreadable(path: Path, exc: OSError) -> ArtifactError:
+    return ArtifactError(f"{path} cannot be read: {exc}")

@@ -40,6 +40,7 @@ from modelyard.serving.backends import (
     TensorFlowBackend,
     adapt,
     available_runtimes,
+    check_room,
     device_runtime,
     is_installed,
     missing_runtime,
@@ -245,6 +246,9 @@ def _load_backend(path: Path, runtime: Runtime, plan: _Plan, device: str) -> Bac
     if runtime == "tensorflow":
         return TensorFlowBackend(saved_model_of(path) or path, threads=plan.threads, tags=plan.tags)
     graphs = onnx_graphs(path, plan.precision)
+    for graph in graphs.values():
+        # Both runtimes hold the weights as the file has them, and as they compute with them.
+        check_room(graph, times=2)
     if runtime == "onnxruntime":
         return OnnxRuntimeBackend(graphs, threads=plan.threads, device=device)
     return OpenVinoBackend(
