@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -75,6 +76,15 @@ def test_no_probe_outlives_its_server(tmp_path: Path) -> None:
         server.process.kill()
         server.process.wait()
         child.wait(timeout=10)
+
+
+def test_a_probe_that_fails_unexpectedly_says_why() -> None:
+    # As its server does, its input stays open.
+    command = [sys.executable, "-m", "modelyard.serving.runtime._probed", "{}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as probe:
+        assert probe.wait(timeout=60) == 1
+        assert probe.stderr is not None
+        assert probe.stderr.read().splitlines()[-1] == "KeyError: 'memory_bytes'"
 
 
 def test_damaged_and_slow_versions_are_refused(tmp_path: Path) -> None:

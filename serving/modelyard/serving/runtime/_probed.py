@@ -106,7 +106,9 @@ def _zeros(graph: Signature, rows: int) -> dict[str, npt.NDArray[Any]] | None:
 
 
 def _end_with_the_server() -> None:
-    sys.stdin.buffer.read()
+    # Not by a buffered reader: where Python ends by an error, it would abort over this thread, and the error be lost.
+    while os.read(0, 1):
+        pass
     os._exit(1)
 
 
