@@ -13,8 +13,8 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from modelyard.serving import parse_flags
-from tests.deploy.conftest import DEPLOY, exposed_metrics, metrics_in
+from modelyard.serving import ServerOptions, parse_flags
+from tests.deploy.conftest import DEPLOY, exposed_metrics, memory_bytes, metrics_in
 from tests.deploy.kustomize import Resource, pod_spec, render
 from tests.support.models import publish_affine
 from tests.support.server import serve
@@ -105,9 +105,21 @@ def test_pods_have_no_rights(resources: list[Resource]) -> None:
         assert set(container["resources"]) == {"requests", "limits"}
 
 
+def options_of(container: Any) -> ServerOptions:
+    return parse_flags([flag for flag in container["args"] if "config_file" not in flag], {"MODEL_NAME": "fashion"})
+
+
+def test_what_has_no_room_is_refused(resources: list[Resource]) -> None:
+    """The kernel would end the container; docs/deployment.md has what was measured."""
+    container = server(resources)
+    options = options_of(container)
+    assert options.lifecycle.probe_loads
+    assert 0 < 16 * options.limits.max_inflight_bytes <= memory_bytes(container["resources"]["limits"]["memory"])
+
+
 def test_stopping_takes_less_than_the_grace_period(resources: list[Resource]) -> None:
     container = server(resources)
-    options = parse_flags([flag for flag in container["args"] if "config_file" not in flag], {"MODEL_NAME": "fashion"})
+    options = options_of(container)
     pause_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     pod = pod_spec(one(resources, "Deployment"))
     assert pod is not None
