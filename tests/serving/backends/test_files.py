@@ -14,6 +14,7 @@ from modelyard.serving.backends import _files, check_room, free_bytes
 from tests.support.admin import available
 from tests.support.models import publish_affine
 from tests.support.namespaces import ALONE, needs_namespaces
+from tests.support.saved_models import save_tf1_half_plus_two
 from tests.support.server import serve
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="control groups are Linux'")
@@ -64,8 +65,18 @@ def test_a_file_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     check_room(path, times=1)
     with pytest.raises(LoadError, match="has 1,000 bytes, is held 2 times while it is loaded, and 1,500 bytes of mem"):
         check_room(path, times=2)
+    (tmp_path / "more").write_bytes(bytes(501))
+    with pytest.raises(LoadError, match=f"{tmp_path} has 1,501 bytes and 1,500 bytes of mem"):
+        check_room(tmp_path, times=1)
     with pytest.raises(ArtifactError, match="cannot be read"):
         check_room(tmp_path / "none", times=1)
+
+
+def _program(group: Path) -> tuple[str, ...]:
+    """A server as in a container: the machine has more than enough, and its own group has 30 MB."""
+    _group(group, *_V2[1:], most=str(100 * _MB), used=95 * _MB)
+    start = f'mount --bind {shlex.quote(str(group))} /sys/fs/cgroup && exec "$@"'
+    return (*ALONE[:3], "--mount", "sh", "-c", start, "sh", sys.executable, "-m", "modelyard.serving")
 
 
 @needs_namespaces
@@ -76,13 +87,22 @@ def test_a_version_without_room_leaves_the_last_good_one(tmp_path: Path, runtime
     large.parent.mkdir()
     large.touch()
     os.truncate(large, 20 * _MB)
-    group = tmp_path / "group"
-    _group(group, *_V2[1:], most=str(100 * _MB), used=95 * _MB)
-    # As in a container: the machine has more than enough, and its own group has 30 MB.
-    start = f'mount --bind {shlex.quote(str(group))} /sys/fs/cgroup && exec "$@"'
-    program = (*ALONE[:3], "--mount", "sh", "-c", start, "sh", sys.executable, "-m", "modelyard.serving")
-    flags = [f"--runtime={runtime}"]
+    program, flags = _program(tmp_path / "group"), [f"--runtime={runtime}"]
     with serve(tmp_path / "affine", model="affine", log_dir=tmp_path, program=program, flags=flags) as server:
         assert available(server, "affine") == {1}
         text = server.get("/v1/models/affine")[1]
         assert "has 20,971,520 bytes, is held 2 times while it is loaded, and 31,457,280 bytes of memory are" in text
+
+
+@needs_namespaces
+def test_so_does_a_saved_model(tmp_path: Path) -> None:
+    for version in ("1", "2"):
+        save_tf1_half_plus_two(tmp_path / "half" / version)
+    # A part that no variable is in: the version would be loaded.
+    large = tmp_path / "half" / "2" / "variables" / "variables.data-00001-of-00002"
+    large.touch()
+    os.truncate(large, 40 * _MB)
+    program = _program(tmp_path / "group")
+    with serve(tmp_path / "half", model="half", log_dir=tmp_path, program=program) as server:
+        assert available(server, "half") == {1}
+        assert "variables has 41,9" in server.get("/v1/models/half")[1]

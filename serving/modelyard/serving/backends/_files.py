@@ -44,7 +44,7 @@ def _left(group: Path, limit: str, usage: str, mapped: str) -> int:
 
 
 def check_room(path: Path, *, times: int) -> None:
-    """Refuses a file that is held so many times while it is loaded, where there is no memory for that.
+    """Refuses a file, or a folder of files, that is held so many times while it is loaded, where there is no memory.
 
     In a container the kernel would end the process, and at each of its starts again.
 
@@ -53,9 +53,10 @@ def check_room(path: Path, *, times: int) -> None:
         LoadError: There is no memory for it.
     """
     try:
-        size, free = path.stat().st_size, free_bytes()
+        size = sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else (path,)))
     except OSError as exc:
         raise _unreadable(path, exc) from exc
+    free = free_bytes()
     if times * size > free:
         held = f", is held {times} times while it is loaded," if times > 1 else ""
         raise LoadError(

@@ -59,6 +59,8 @@ _LOG = logging.getLogger("modelyard.serving")
 
 #: How much faster rows of a large batch must be than single rows: the first row of a batch waits for its last.
 _GAIN = 1.05
+#: The folder of a SavedModel's weights.
+_VARIABLES = "variables"
 #: So many files of a folder without a model are named.
 _NAMED = 3
 
@@ -243,16 +245,19 @@ def _load_backend(path: Path, runtime: Runtime, plan: _Plan, device: str) -> Bac
     if runtime == "litert":
         file = path / format_path("tflite", plan.precision)
         return LitertBackend(file, threads=plan.threads, interpreters=plan.interpreters)
-    if runtime == "tensorflow":
-        return TensorFlowBackend(saved_model_of(path) or path, threads=plan.threads, tags=plan.tags)
-    graphs = onnx_graphs(path, plan.precision)
+    saved = saved_model_of(path) or path
+    graphs = {} if runtime == "tensorflow" else onnx_graphs(path, plan.precision)
     for graph in graphs.values():
-        # Both runtimes hold the weights as the file has them, and as they compute with them.
-        check_room(graph, times=2)
+        # Both runtimes hold the weights as the file has them, and as they compute with them: a card, in its own memory.
+        check_room(graph, times=2 if device == CPU else 1)
+    if not graphs and (saved / _VARIABLES).is_dir():
+        check_room(saved / _VARIABLES, times=1)
+    if runtime == "tensorflow":
+        return TensorFlowBackend(saved, threads=plan.threads, tags=plan.tags)
     if runtime == "onnxruntime":
         return OnnxRuntimeBackend(graphs, threads=plan.threads, device=device)
     return OpenVinoBackend(
-        graphs or saved_model_of(path) or path,
+        graphs or saved,
         tags=plan.tags,
         threads=plan.threads,
         requests=plan.interpreters,
