@@ -119,6 +119,23 @@ def test_what_cannot_be_written_down_is_asked_for(tmp_path: Path) -> None:
     assert same_values(restore(tmp_path, ObjectTask(values=np.zeros(3))).task, task)
 
 
+def test_what_keras_writes_half_down_is_asked_for(tmp_path: Path) -> None:
+    """Its configuration of some losses and metrics lacks what their function is called with."""
+    whole = [
+        keras.losses.Huber(),
+        keras.metrics.CosineSimilarity(),
+        keras.metrics.MeanIoU(2),
+        keras.losses.Dice(axis=1),
+    ]
+    half = [keras.losses.Huber(delta=5.0), keras.metrics.CosineSimilarity(axis=0), keras.losses.Dice(dtype="float64")]
+    Trainer(ObjectTask(values=whole), replace(OPTIONS, model_dir=tmp_path / "whole")).run()
+    assert restore(tmp_path / "whole").task.given[0][0].get_config() == whole[0].get_config()
+    for number, value in enumerate(half):
+        Trainer(ObjectTask(values=[value]), replace(OPTIONS, model_dir=tmp_path / str(number))).run()
+        with pytest.raises(ConfigurationError, match=r"given values \(.*\), which cannot be written down"):
+            restore(tmp_path / str(number))
+
+
 @pytest.mark.parametrize(
     ("argument", "reason"),
     [

@@ -178,9 +178,15 @@ def _keras_config(value: object) -> Mapping[str, object]:
     if not isinstance(value, keras.Layer | keras.Loss | keras.Metric | keras.Optimizer | schedule):
         raise TypeError(type(value).__name__)
     try:
-        config: Mapping[str, object] = json.loads(json.dumps(keras.saving.serialize_keras_object(value)))
-    except (NotImplementedError, ValueError) as exc:
+        text = json.dumps(keras.saving.serialize_keras_object(value))
+        # Of some losses and metrics Keras writes not all down: Huber's delta, CosineSimilarity's axis.
+        if hasattr(value, "_fn_kwargs"):
+            again = keras.saving.deserialize_keras_object(json.loads(text))
+            if (again._fn_kwargs, again.dtype) != (value._fn_kwargs, value.dtype):
+                raise TypeError(f"Keras makes another {type(value).__name__} of what it writes down")
+    except (NotImplementedError, ValueError, ImportError) as exc:
         raise TypeError(str(exc)) from exc
+    config: Mapping[str, object] = json.loads(text)
     return config
 
 
