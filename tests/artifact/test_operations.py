@@ -292,6 +292,19 @@ def test_collection(model_dir: Path) -> None:
         collect(model_dir, keep=0)
 
 
+def test_what_is_no_staging_directory_is_left_alone(model_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    links = {f"{STAGING_PREFIX}{name}": tmp_path / name for name in ("elsewhere", "nowhere")}
+    for name, target in links.items():
+        (model_dir / name).symlink_to(target)
+        os.utime(model_dir / name, (0, 0), follow_symlinks=False)
+    os.utime(tmp_path / "elsewhere", (0, 0))
+    (model_dir / f"{STAGING_PREFIX}file").touch()
+    os.utime(model_dir / f"{STAGING_PREFIX}file", (0, 0))
+    assert collect(model_dir, keep=1).staging == ()
+    assert len(list(model_dir.glob(f"{STAGING_PREFIX}*"))) == 3
+
+
 @pytest.mark.parametrize(
     "call", [describe_model, lambda path: find_version(path, "1"), lambda path: collect(path, keep=1)]
 )

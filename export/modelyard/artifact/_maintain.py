@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import stat
 import tempfile
 import time
 from dataclasses import dataclass
@@ -180,9 +181,12 @@ def sign_version(model_dir: Location, version: str | int, signer: Signer) -> Any
 
 def _newest(path: Path) -> float | None:
     try:
-        newest = path.lstat().st_mtime
+        own = path.lstat()
+        # No export makes anything else, and rmtree removes nothing else.
+        if not stat.S_ISDIR(own.st_mode):
+            return None
         # What is removed meanwhile is missing, but then it is at work: the folder that it was in is new.
-        return max([newest, *(entry.st_mtime for entry in entries_below(path).values())])
+        return max([own.st_mtime, *(entry.st_mtime for entry in entries_below(path).values())])
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ArtifactError as exc:
