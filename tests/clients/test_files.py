@@ -399,3 +399,17 @@ def test_going_on_with_something_else(tmp_path: Path) -> None:
     with pytest.raises(errors.ConfigurationError, match="cannot be written"):
         done_rows(str(tmp_path))
     assert done_rows(str(tmp_path / "absent.jsonl")) == set()
+
+
+def test_strings_that_npz_would_cut_are_refused(tmp_path: Path) -> None:
+    for strings, whole in (([b"a\xff", b""], True), ([b"a\0", b"b"], False)):
+        sink = open_sink(str(tmp_path / "out.npz"), resume=False)
+        for index, value in enumerate(strings):
+            outputs = {"text": np.array(value, object)}
+            sink.write("row", RowResult(index=index, outputs=outputs, error=None))
+        if whole:
+            sink.close(complete=True)
+            assert np.load(tmp_path / "out.npz")["text"].tolist() == strings
+        else:
+            with pytest.raises(errors.InvalidRequestError, match="'text' has strings that end with a zero byte"):
+                sink.close(complete=True)

@@ -222,7 +222,7 @@ class Arrays(Sink):
             return
         names = list(self._rows[0]) if self._rows else []
         try:
-            columns = {name: _stacked([row[name] for row in self._rows]) for name in names}
+            columns = {name: _stacked(name, [row[name] for row in self._rows]) for name in names}
         except ValueError as exc:
             raise InvalidRequestError(f"Rows have outputs of different shapes: {exc}. Use jsonl.") from exc
         reserved = {"index": np.array(self._index, np.int64), "input": np.array(self._names, np.str_)}
@@ -238,10 +238,17 @@ def _refuse_taken(outputs: Outputs, taken: Sequence[str]) -> None:
         raise InvalidRequestError(f"The model has an output {found[0]!r}, which this form has itself. Use jsonl.")
 
 
-def _stacked(values: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def _stacked(name: str, values: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     array = np.stack(values)
-    # Object arrays need pickle: strings are kept as bytes of a fixed width.
-    return array.astype(np.bytes_) if array.dtype.kind == "O" else array
+    if array.dtype.kind != "O":
+        return array
+    # Object arrays need pickle: strings are kept as bytes of a fixed width, filled up with zeros.
+    kept = array.astype(np.bytes_)
+    if np.any(kept.astype(object) != array):
+        raise InvalidRequestError(
+            f"The output {name!r} has strings that end with a zero byte, which npz drops. Use jsonl."
+        )
+    return kept
 
 
 def _cells(name: str, value: npt.NDArray[Any]) -> list[tuple[str, object]]:
