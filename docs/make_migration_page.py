@@ -16,7 +16,7 @@ _HEAD = """\
 
 Change the image (it has the commands `tensorflow_model_server` and `tf_serving_entrypoint.sh`, too) or the command, and
 keep the rest: ports, flags, model directories, configuration files, requests, answers and errors are TensorFlow
-Serving's. What differs on purpose:
+Serving's, and clients, [in any language](clients.md#other-languages), need no change. What differs on purpose:
 
 - **A raw SavedModel needs a runtime that reads it.** `pip install 'modelyard[tensorflow]'` brings TensorFlow itself.
   Without it, OpenVINO serves what it can compute (no strings, no state), with the same files:

@@ -90,7 +90,7 @@ def test_the_first_lines_are_the_two_commands() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text("utf-8")):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[\w-]+)?\)", (ROOT / "README.md").read_text("utf-8")):
         assert (ROOT / target).exists(), target
 
 

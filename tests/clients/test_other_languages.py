@@ -88,6 +88,25 @@ def test_go(server: RunningServer, image: Path) -> None:
     assert run("go", "go", "run", ".", str(image), server.grpc_address) == "Trouser\n"
 
 
+def test_java_over_rest(server: RunningServer, image: Path) -> None:
+    assert '"label": "Trouser"' in run("java", "java", "Rest.java", str(image), server.rest_url)
+
+
+def test_java(server: RunningServer, image: Path) -> None:
+    needs_packages()
+    arguments = f"-Dexec.args={image} {server.grpc_address}"
+    # Maven resets the terminal's colours, before and after.
+    assert "Trouser\n" in run("java", "mvn", "-q", "-B", "compile", "exec:java", arguments)
+
+
+def test_cpp(server: RunningServer, image: Path) -> None:
+    needs_packages()
+    if shutil.which("grpc_cpp_plugin") is None:
+        pytest.skip("libgrpc++-dev and protobuf-compiler-grpc are not installed")
+    run("cpp", "sh", "build.sh")
+    assert run("cpp", str(EXAMPLES / "cpp" / "predict"), str(image), server.grpc_address) == "Trouser\n"
+
+
 def test_the_page_that_computes_in_the_browser(fashion: Path, image: Path, tmp_path: Path) -> None:
     needs_packages()
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

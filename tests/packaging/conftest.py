@@ -40,6 +40,7 @@ def text_files() -> Iterator[Path]:
     suffixes = {
         ".py",
         ".rs",
+        ".java",
         ".md",
         ".toml",
         ".txt",
