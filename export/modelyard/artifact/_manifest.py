@@ -208,7 +208,7 @@ def parse_manifest(content: bytes, version_dir: Location) -> Manifest:
         raise ManifestError(f"{path}: {reason}") from exc
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def _hints(kind: type) -> dict[str, Any]:
     """Evaluates annotations, which takes more time than to read an object by them; a server reads as it answers."""
     return get_type_hints(kind)
