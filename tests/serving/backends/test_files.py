@@ -72,9 +72,10 @@ def test_a_file_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
         check_room(tmp_path / "none", times=1)
 
 
-def _program(group: Path) -> tuple[str, ...]:
-    """A server as in a container: the machine has more than enough, and its own group has 30 MB."""
-    _group(group, *_V2[1:], most=str(100 * _MB), used=95 * _MB)
+def _program(group: Path, *, left_mb: int = 30) -> tuple[str, ...]:
+    """A server as in a container: the machine has more than enough, and its own group has so much."""
+    # Of the files, 25 MB can be taken back.
+    _group(group, *_V2[1:], most=str((200 + left_mb - 25) * _MB), used=200 * _MB)
     start = f'mount --bind {shlex.quote(str(group))} /sys/fs/cgroup && exec "$@"'
     return (*ALONE[:3], "--mount", "sh", "-c", start, "sh", sys.executable, "-m", "modelyard.serving")
 
@@ -106,3 +107,12 @@ def test_so_does_a_saved_model(tmp_path: Path) -> None:
     with serve(tmp_path / "half", model="half", log_dir=tmp_path, program=program) as server:
         assert available(server, "half") == {1}
         assert "variables has 41,9" in server.get("/v1/models/half")[1]
+
+
+@needs_namespaces
+def test_a_probe_may_take_what_is_left(tmp_path: Path) -> None:
+    publish_affine(tmp_path / "affine", slope=2.0, intercept=0.0)
+    # Python, its libraries and a runtime have 120 MB of writable memory, and half of it before the model is loaded.
+    program, flags = _program(tmp_path / "group", left_mb=95), ["--probe_loads"]
+    with serve(tmp_path / "affine", model="affine", log_dir=tmp_path, program=program, flags=flags) as server:
+        assert "its probe took" in server.log_text()

@@ -117,13 +117,18 @@ def _limit_memory(limit: int) -> None:
         return
     import resource
 
-    # Writable memory of this process alone: addresses that runtimes only reserve, and files, do not count.
-    limit = limit or free_bytes()
+    # Writable memory of this process alone: addresses that runtimes only reserve, and files, do not count. What it has
+    # by now is not in what is left.
+    limit = limit or free_bytes() + _data_bytes()
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # If memory ends all the same, the kernel is to end this process, and no other.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def _data_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[5]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _peak_bytes() -> int:
