@@ -6,7 +6,6 @@ import queue
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -159,30 +158,35 @@ class _Compiled:
         of the one before (2026.4): [1, 0, 0, 0] for one row, an error, or the end of the process. So a graph is
         compiled anew after a failure, and calls that began between a failure and that are made again.
         """
-        repeats = False
-        while True:
+        answer = self._attempt(compute)
+        while not answer:
             # Two calls that fail beside each other, and are made again beside each other, would do so forever.
-            with self._repeating if repeats else nullcontext():
-                generation, request = self._idle.get()
-                if generation != self._generation:
-                    continue
-                self._busy[id(request)] = generation, request
-                try:
-                    if self._is_sound(generation, request):
-                        result = compute(request)
-                        if self._is_sound(generation, request):
-                            return result
-                    self._renew(generation)
-                except (InvalidInputError, PredictionError):
-                    sound = self._is_sound(generation, request)
-                    self._renew(generation)
-                    if sound:
-                        raise
-                finally:
-                    # Who fails is among these until the generation says so.
-                    del self._busy[id(request)]
-                    self._idle.put((generation, request))
-            repeats = True
+            with self._repeating:
+                answer = self._attempt(compute)
+        return answer[0]
+
+    def _attempt(self, compute: Callable[[openvino.InferRequest], T]) -> tuple[T] | tuple[()]:
+        """What is computed; nothing where another call of the generation has failed, which may have spoilt it."""
+        generation, request = self._idle.get()
+        while generation != self._generation:
+            generation, request = self._idle.get()
+        self._busy[id(request)] = generation, request
+        try:
+            if self._is_sound(generation, request):
+                result = compute(request)
+                if self._is_sound(generation, request):
+                    return (result,)
+            self._renew(generation)
+        except (InvalidInputError, PredictionError):
+            sound = self._is_sound(generation, request)
+            self._renew(generation)
+            if sound:
+                raise
+        finally:
+            # Who fails is among these until the generation says so.
+            del self._busy[id(request)]
+            self._idle.put((generation, request))
+        return ()
 
     def _is_sound(self, generation: int, own: openvino.InferRequest) -> bool:
         """Whether no other call of a generation has failed, which the other's own thread may not know yet.
