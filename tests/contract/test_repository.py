@@ -81,6 +81,7 @@ def test_every_layout_is_served_by_its_folder_s_name(repository: Path, tmp_path:
             assert f"model {name} version 1 is AVAILABLE in tensorflow" in server.log_text()
         assert ask(server, "notes")[0] == 404
         assert "notes" not in server.log_text()
+        assert server.log_text().count(f"{repository}/two/config.pbtxt is not read") == 1
         hint = f"{repository}/misplaced is no model: it holds a model's files, not versions: move them to "
         assert f"{hint}{repository}/misplaced/1" in server.log_text()
         status, text = server.get("/v1/models/triton_half/metadata")

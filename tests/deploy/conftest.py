@@ -39,11 +39,6 @@ def schema_errors(name: str, document: dict[str, Any]) -> list[str]:
     return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(document)]
 
 
-def memory_bytes(quantity: str) -> int:
-    """A quantity of memory as the manifests write it, such as 512Mi."""
-    return int(quantity[:-2]) << {"Mi": 20, "Gi": 30}[quantity[-2:]]
-
-
 def metrics_in(expression: str) -> list[str]:
     """The metrics that a PromQL expression names."""
     return _METRIC.findall(expression)

@@ -33,6 +33,7 @@ ALLOWED: dict[str, set[str]] = {
 ROOMS_OF_FOLDERS = ("clients", "export", "loadtests", "serving", "training")
 #: The packages of the server, from the bottom: each may import those before it.
 SERVER = (
+    "machine",
     "requests",
     "backends",
     "config",

@@ -13,7 +13,7 @@ import pytest
 from modelyard.artifact import TensorSpec
 from modelyard.errors import ArtifactError, InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends import LitertBackend
-from modelyard.serving.metrics import resident_bytes
+from modelyard.serving.machine import resident_bytes
 from modelyard.wire import tensorflow_pb2
 from tests.support.tflite import with_signatures
 from tests.support.waiting import until

@@ -195,7 +195,7 @@ def test_a_server_with_its_models_has_little_left_to_look_at(onnx_base_path: Pat
 _BURST = """
 import asyncio
 import numpy as np
-from modelyard.serving.metrics import resident_bytes
+from modelyard.serving.machine import resident_bytes
 from modelyard.serving.servables import _memory
 
 _memory._LOOK_S = 0.2

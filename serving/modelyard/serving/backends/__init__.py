@@ -3,7 +3,7 @@
 from modelyard.serving.backends._adapted import adapt
 from modelyard.serving.backends._base import Arrays, Backend
 from modelyard.serving.backends._devices import CPU, device_runtime, read_device
-from modelyard.serving.backends._files import check_room, free_bytes
+from modelyard.serving.backends._files import check_room
 from modelyard.serving.backends._litert import LitertBackend
 from modelyard.serving.backends._onnxruntime import OnnxRuntimeBackend
 from modelyard.serving.backends._openvino import OpenVinoBackend
@@ -43,7 +43,6 @@ __all__ = [
     "available_runtimes",
     "check_room",
     "device_runtime",
-    "free_bytes",
     "is_installed",
     "missing_runtime",
     "onnx_graphs",

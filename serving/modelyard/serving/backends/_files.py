@@ -6,41 +6,7 @@ import sys
 from pathlib import Path
 
 from modelyard.errors import ArtifactError, LoadError
-
-_MEMINFO, _ROOT = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
-#: As a container sees its control group, by version 2 and 1: folder, limit, what is used, and which line of
-#: ``memory.stat`` counts the files that are mapped.
-_GROUPS = (
-    ("", "memory.max", "memory.current", "file_mapped"),
-    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "mapped_file"),
-)
-
-
-def free_bytes(*, root: Path = _ROOT, meminfo: Path = _MEMINFO) -> int:
-    """What this machine, or this container, has left; without an end where the system does not say."""
-    return max(0, min(_left_in_machine(meminfo), *(_left(root / folder, *names) for folder, *names in _GROUPS)))
-
-
-def _left_in_machine(meminfo: Path) -> int:
-    try:
-        fields = dict(line.split(":") for line in meminfo.read_text().splitlines())
-        return int(fields["MemAvailable"].split()[0]) << 10
-    except (OSError, KeyError):
-        # Another system than Linux, or a sandbox that hides it.
-        return sys.maxsize
-
-
-def _left(group: Path, limit: str, usage: str, mapped: str) -> int:
-    try:
-        most, used = (int((group / name).read_text()) for name in (limit, usage))
-        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):
-        # Another version of control groups, or no limit.
-        return sys.maxsize
-    # The kernel takes pages of files back, also those that were read more than once: a model's are, to be checked and
-    # to be loaded. What is mapped are mostly libraries, which are in use.
-    files = int(stat["inactive_file"]) + int(stat["active_file"]) - int(stat[mapped])
-    return most - used + max(0, files)
+from modelyard.serving.machine import free_bytes
 
 
 def check_room(path: Path, *, times: int) -> None:

@@ -2,7 +2,6 @@
 
 from modelyard.serving.config._batching import PER_MODEL_FILE, BatchParameters, read_batch_parameters
 from modelyard.serving.config._complaints import Complaints
-from modelyard.serving.config._cpus import available_cpus
 from modelyard.serving.config._flags import parse_flags
 from modelyard.serving.config._models import (
     ModelConfig,
@@ -59,7 +58,6 @@ __all__ = [
     "TransportLimits",
     "VersionPolicy",
     "WatchOptions",
-    "available_cpus",
     "describe_base_path",
     "models_from_message",
     "models_of_repository",

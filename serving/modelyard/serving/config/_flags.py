@@ -15,7 +15,6 @@ from modelyard.errors import ConfigurationError
 from modelyard.serving.backends import device_runtime
 from modelyard.serving.config import _sagemaker
 from modelyard.serving.config._batching import BatchParameters, read_batch_parameters
-from modelyard.serving.config._cpus import available_cpus
 from modelyard.serving.config._flag import build
 from modelyard.serving.config._models import (
     ModelConfig,
@@ -30,6 +29,7 @@ from modelyard.serving.config._parser import parse_arguments
 from modelyard.serving.config._text_proto import read_text_proto
 from modelyard.serving.config._tls import read_tls_config
 from modelyard.serving.config._traffic import traffic_options
+from modelyard.serving.machine import available_cpus
 from modelyard.wire import serving_pb2
 
 _LOG = logging.getLogger("modelyard.serving")

@@ -121,15 +121,20 @@ def models_of_repository(repository: Location) -> tuple[ModelConfig, ...]:
         raise ConfigurationError(f"--model_repository={repository}: {exc.message}") from exc
     except OSError as exc:
         raise ConfigurationError(f"--model_repository={repository} cannot be read: {exc.strerror or exc}.") from exc
-    return tuple(
-        ModelConfig(name=name, base_path=repository / name) for name in names if _is_routable(repository, name)
-    )
+    return tuple(ModelConfig(name=name, base_path=repository / name) for name in names if _is_served(repository, name))
 
 
 # Logged once, not at every poll of the repository.
 @lru_cache(maxsize=1000)
-def _is_routable(repository: Location, name: str) -> bool:
+def _is_served(repository: Location, name: str) -> bool:
+    config = repository / name / "config.pbtxt"
     if is_routable(name):
+        if not isinstance(config, RemotePath) and config.is_file():
+            _LOG.warning(
+                "%s is not read: inputs, outputs and the batch dimension are the model's own; what stands for its "
+                "other fields is in docs/migrating-from-triton.md",
+                printable(str(config)),
+            )
         return True
     _LOG.warning(
         "%s is not served: /v1/models/NAME cannot route the name %r; expected letters of ASCII, digits and ._~- "

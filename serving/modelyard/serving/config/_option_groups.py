@@ -23,6 +23,7 @@ from modelyard.serving.config._flag import (
     set_by,
     upstream,
 )
+from modelyard.serving.machine import memory_limit
 
 InsecureAdmin = Literal["", "loopback", "anywhere"]
 Form = Literal["text", "json"]
@@ -33,11 +34,18 @@ _LEVELS = ("debug", "info", "warning", "error")
 FOREVER_S = 1e9
 #: What hyper's buffer for a head has at least.
 _MIN_HEADER_BYTES = 8192
+#: Bytes of requests that a large machine's server holds without a flag.
+_MOST_INFLIGHT = 1 << 30
 
 
 def _any_of(choices: Sequence[str]) -> str:
     """Choices as a help text names them."""
     return f"{', '.join(choices[:-1])} or {choices[-1]}"
+
+
+def _or_by_memory(size: int) -> int:
+    # A request takes up to six times its bytes while it is answered, and the models need room, too.
+    return min(_MOST_INFLIGHT, (memory_limit() or _MOST_INFLIGHT * 16) // 16) if size < 0 else size
 
 
 def _or_forever(seconds: float) -> float:
@@ -49,10 +57,12 @@ class TransportLimits:
     """What clients may have a server hold; fields are described by their flags, times are in seconds."""
 
     max_inflight_bytes: int = flag(
-        "max_inflight_bytes", 1 << 30,
+        "max_inflight_bytes", -1,
         "bytes of requests that the server may be reading or answering; more are refused with 503 or "
         "RESOURCE_EXHAUSTED and asked to come back, by what they say of their size, before it is taken (native only), "
-        "and so many bytes more that they become by decompressing and decoding (0: any number)",
+        "and so many bytes more that they become by decompressing and decoding (-1: a sixteenth of the memory that the "
+        "process may have, 1 GiB at most; 0: any number)",
+        read=_or_by_memory, least=-1,
     )  # fmt: skip
     max_connections: int = flag(
         "max_connections", 10_000,

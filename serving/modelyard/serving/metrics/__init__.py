@@ -4,7 +4,7 @@ from modelyard.serving.metrics._exposition import exposition
 from modelyard.serving.metrics._families import FAMILIES, LATENCY_BUCKETS_US, Family
 from modelyard.serving.metrics._metrics import Metrics
 from modelyard.serving.metrics._parts import Parts
-from modelyard.serving.metrics._process import resident_bytes, watch_process
+from modelyard.serving.metrics._process import watch_process
 from modelyard.serving.metrics._series import Exemplar, HistogramValue, Native, percentile
 from modelyard.serving.metrics._statistics import (
     Duration,
@@ -32,6 +32,5 @@ __all__ = [
     "VersionStatistics",
     "exposition",
     "percentile",
-    "resident_bytes",
     "watch_process",
 ]

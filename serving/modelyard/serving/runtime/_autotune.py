@@ -20,7 +20,8 @@ import numpy as np
 from modelyard.artifact import DEFAULT_SIGNATURE
 from modelyard.errors import ConfigurationError, InvalidRequestError
 from modelyard.serving.batching import probe, shared_graphs
-from modelyard.serving.config import ServerOptions, available_cpus
+from modelyard.serving.config import ServerOptions
+from modelyard.serving.machine import available_cpus
 from modelyard.serving.servables import Servable, load_servable
 
 #: Length of one measurement in seconds, and the least number of batches in it.

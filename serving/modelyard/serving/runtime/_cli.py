@@ -10,7 +10,8 @@ import sys
 
 from modelyard.console import quiet_libraries, take_verbose, write_error
 from modelyard.errors import ConfigurationError, ModelyardError
-from modelyard.serving.config import available_cpus, parse_flags
+from modelyard.serving.config import parse_flags
+from modelyard.serving.machine import available_cpus
 from modelyard.serving.runtime._autotune import autotune
 from modelyard.serving.runtime._process import run
 from modelyard.serving.servables import limit_heaps

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from modelyard.artifact import Signature, TrustedKey
 from modelyard.console import quiet_libraries
 from modelyard.errors import LoadError, ModelyardError
-from modelyard.serving.backends import free_bytes
 from modelyard.serving.batching import shared_graphs
 from modelyard.serving.config import LoadOptions
+from modelyard.serving.machine import free_bytes
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.prediction import warm_up
 from modelyard.serving.servables import Servable, load_servable

@@ -10,7 +10,8 @@ from functools import partial
 
 from modelyard.errors import ModelyardError
 from modelyard.serving.config import ServerOptions
-from modelyard.serving.metrics import Metrics, ModelStatistics, resident_bytes, watch_process
+from modelyard.serving.machine import resident_bytes
+from modelyard.serving.metrics import Metrics, ModelStatistics, watch_process
 from modelyard.serving.prediction import PredictionLogs, Predictor
 from modelyard.serving.repository import Admin, ModelManager
 from modelyard.serving.rollout import Rollout

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from modelyard.serving.batching import Batcher, ModelThreads, in_few_sizes, shared_graphs
 from modelyard.serving.config import PER_MODEL_FILE, BatchParameters, ModelConfig, ServerOptions, read_batch_parameters
-from modelyard.serving.metrics import Metrics, ModelStatistics, resident_bytes
+from modelyard.serving.machine import resident_bytes
+from modelyard.serving.metrics import Metrics, ModelStatistics
 from modelyard.serving.prediction import warm_up
 from modelyard.serving.repository import file_stamp
 from modelyard.serving.runtime._probe import probe_version

@@ -49,7 +49,8 @@ from modelyard.serving.backends import (
     saved_model_of,
     state_changes,
 )
-from modelyard.serving.config import LoadOptions, available_cpus
+from modelyard.serving.config import LoadOptions
+from modelyard.serving.machine import available_cpus
 from modelyard.serving.requests import Arrays
 from modelyard.serving.servables._servable import Servable, one_at_a_time
 from modelyard.serving.servables._zero_rows import answer_zero_rows

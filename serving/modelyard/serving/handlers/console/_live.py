@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from modelyard.serving.handlers.rest import statuses_of
+from modelyard.serving.machine import resident_bytes
 from modelyard.serving.metrics import (
     LATENCY_BUCKETS_US,
     HistogramValue,
@@ -18,7 +19,6 @@ from modelyard.serving.metrics import (
     ModelStatistics,
     VersionStatistics,
     percentile,
-    resident_bytes,
 )
 from modelyard.serving.repository import ModelManager
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from modelyard.serving.config import TransportLimits
@@ -78,7 +79,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
-        super().on_body(body)
+        if self.cycle.response_complete:
+            return
+        # Who waits for a body wants all of it: to be woken for each packet would cost more than the packet.
+        self.cycle.body += body
+        if len(self.cycle.body) > HIGH_WATER_LIMIT:
+            super().on_body(b"")
 
     def on_message_complete(self) -> None:
         """The body is: what follows is another head."""

@@ -12,7 +12,8 @@ import modelyard_core
 
 from modelyard.errors import ConfigurationError
 from modelyard.serving.access import Access, Credentials, LiveTls, Ticket
-from modelyard.serving.config import ServerOptions, TlsConfig, available_cpus
+from modelyard.serving.config import ServerOptions, TlsConfig
+from modelyard.serving.machine import available_cpus
 from modelyard.serving.metrics import Metrics, ModelStatistics
 from modelyard.serving.repository import ModelManager
 from modelyard.serving.rollout import Rollout

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from modelyard.serving.config import available_cpus
+from modelyard.serving.machine import available_cpus
 
 
 @pytest.fixture(autouse=True)
