@@ -29,7 +29,8 @@ class Stream(DataSource):
 
     It stays as its owner made it, but for a ``shuffle()`` without a seed, which gets the run's. A run that goes on
     takes up its saved iterator, with what is in its shuffle buffers. Where TensorFlow cannot save that, which is so for
-    Python generators and under a strategy, the batches that were used are read again and left out.
+    Python generators, for a ``shuffle()`` in ``flat_map()`` or ``interleave()``, and under a strategy, the batches that
+    were used are read again and left out.
 
     Args:
         dataset: Of examples or batches ``(inputs, labels)``.
@@ -157,8 +158,6 @@ class StreamPosition:
         Raises:
             ConfigurationError: It draws random numbers that cannot be drawn again.
         """
-        # TensorFlow finds out only when it saves an iterator that is under way.
-        self._saves = self._saves and not _python(self.dataset)
         unseeded = _unseeded(self.dataset)
         if unseeded:
             raise ConfigurationError(
@@ -194,7 +193,7 @@ class StreamPosition:
         """Files of the present position, by name; none where counting finds it again.
 
         Raises:
-            CheckpointError: TensorFlow cannot save it.
+            CheckpointError: TensorFlow fails at it.
         """
         if not self._saves or self._iterator is None:
             return {}
@@ -202,18 +201,16 @@ class StreamPosition:
             with tempfile.TemporaryDirectory(prefix="modelyard-input-") as folder:
                 tf.train.Checkpoint(iterator=self._iterator).write(str(Path(folder) / _PREFIX))
                 return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+        except tf.errors.FailedPreconditionError:
+            # Something in it has state that no checkpoint can have: Python, or a function's own shuffling. TensorFlow
+            # finds out only here, with an iterator that is under way.
+            self._saves = False
+            return {}
         except tf.errors.OpError as exc:
             raise CheckpointError(
                 f"The position in the training data cannot be saved: {exc.message} Train without model_dir, or write "
                 "train_dataset(request), which returns any part of an epoch."
             ) from exc
-
-
-def _python(dataset: tf.data.Dataset) -> bool:
-    """Whether a data set runs Python or draws random numbers in a function, which its iterator cannot be saved with."""
-    graph = _graph(dataset)
-    ops = {node.op for function in graph.library.function for node in function.node_def}
-    return any(op in ("PyFunc", "EagerPyFunc") or _draws(op) for op in ops)
 
 
 def _draws(op: str) -> bool:
