@@ -61,6 +61,10 @@ def test_tables_and_times_that_cannot_be_written_are_errors(tmp_path: Path) -> N
     for action in (CsvLog(tmp_path / "file" / "x.csv"), ThroughputLog(tmp_path / "file" / "x.json")):
         with pytest.raises(TrainingError, match="cannot be written"):
             Trainer(ToyTask(), OPTIONS, [action]).run()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(TrainingError, match="cannot be written"):
+        Trainer(ToyTask(), OPTIONS, [CsvLog(tmp_path / "folder")]).run()
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "folder"}
 
 
 def test_throughput_leaves_tracing_out_and_knows_slow_steps(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from modelyard.artifact._checksums import (
     targets_below,
     verify_files,
 )
+from modelyard.artifact._draft import drafted
 from modelyard.artifact._example import decode_examples
 from modelyard.artifact._git import git_commit
 from modelyard.artifact._image import MAX_IMAGE_PIXELS, decode_image
@@ -183,6 +184,7 @@ __all__ = [
     "describe_model",
     "diff_versions",
     "differing_output",
+    "drafted",
     "entries_below",
     "find_version",
     "format_key",

@@ -82,6 +82,10 @@ def test_what_cannot_be_tuned_is_said(tmp_path: Path) -> None:
     code, log = run_to_end(f"--autotune={tmp_path / 'no' / 'f'}", f"--model_base_path={tmp_path / 'm'}")
     # Before anything is measured.
     assert (code, "--autotune cannot write" in log, "examples/s" in log) == (1, True, False)
+    before = set(tmp_path.iterdir())
+    code, log = run_to_end(f"--autotune={tmp_path / 'm'}", f"--model_base_path={tmp_path / 'm'}")
+    assert (code, f"--autotune cannot write {tmp_path / 'm'}: Is a directory" in log) == (1, True)
+    assert set(tmp_path.iterdir()) == before
 
 
 def test_flags_in_a_file(tmp_path: Path) -> None:

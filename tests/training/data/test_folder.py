@@ -63,6 +63,11 @@ def test_the_vocabulary_may_be_elsewhere_or_given(copy: Path, tmp_path: Path) ->
     assert not (copy / "vocabulary.txt").exists()
     with pytest.raises(ConfigurationError, match="vocabulary cannot be saved"):
         scan_images(copy, vocabulary=tmp_path / "no" / "such" / "names.txt")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(ConfigurationError, match="cannot be saved"):
+        write_vocabulary(folder, names)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
 def test_paths_may_be_text(copy: Path, tmp_path: Path) -> None:

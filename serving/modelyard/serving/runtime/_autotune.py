@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from modelyard.artifact import DEFAULT_SIGNATURE
+from modelyard.artifact import DEFAULT_SIGNATURE, drafted
 from modelyard.errors import ConfigurationError, InvalidRequestError
 from modelyard.serving.batching import probe, shared_graphs
 from modelyard.serving.config import ServerOptions
@@ -79,10 +79,8 @@ def autotune(options: ServerOptions) -> None:
         f"--num_tflite_pools={best.instances}",
         f"--max_batch_rows={best.rows}",
     ]
-    staged = file.with_name(f".{file.name}.part")
-    with _written(file):
-        staged.write_text(heading + table + "\n".join(flags) + "\n", "utf-8")
-        staged.replace(file)
+    with _written(file), drafted(file) as draft:
+        draft.write_text(heading + table + "\n".join(flags) + "\n", "utf-8")
     sys.stderr.write(f"Wrote {file}. Review it, and serve with --flagfile={file}\n")
 
 

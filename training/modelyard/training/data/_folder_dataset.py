@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from modelyard.artifact import DEFAULT_SIGNATURE, VerificationData
+from modelyard.artifact import DEFAULT_SIGNATURE, VerificationData, drafted
 from modelyard.errors import TrainingError
 from modelyard.training.data._folder import ImageSplits
 from modelyard.training.data._images import Augmentation, ImageOptions, decode_image, finish, scale
@@ -62,13 +62,9 @@ class ImageCache(RemembersArguments):
         try:
             if not target.is_file():
                 self._folder.mkdir(parents=True, exist_ok=True)
-                draft = self._folder / f".{key}.{os.getpid()}.npy"
-                try:
+                with drafted(target) as draft:
                     array = np.lib.format.open_memmap(draft, mode="w+", dtype=np.float32, shape=shape)
                     _fill(array, paths, image).flush()
-                    draft.replace(target)
-                finally:
-                    draft.unlink(missing_ok=True)
             return np.lib.format.open_memmap(target, mode="r")
         except (OSError, ValueError) as exc:
             raise TrainingError(

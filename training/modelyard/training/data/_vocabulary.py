@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from modelyard.artifact import drafted
 from modelyard.errors import ConfigurationError, DatasetNotFoundError
 
 VOCABULARY_FILE = "vocabulary.txt"
@@ -35,11 +35,9 @@ def write_vocabulary(path: Path | str, names: Sequence[str]) -> None:
         ConfigurationError: The names are no vocabulary, or the file cannot be written.
     """
     check_vocabulary(names, str(path))
-    path = Path(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_bytes("".join(f"{name}\n" for name in names).encode())
-        draft.replace(path)
+        with drafted(Path(path)) as draft:
+            draft.write_bytes("".join(f"{name}\n" for name in names).encode())
     except (OSError, UnicodeEncodeError) as exc:
         raise ConfigurationError(
             f"The vocabulary cannot be saved to {path}: {exc}. Name another file for it with vocabulary=."

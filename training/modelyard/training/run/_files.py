@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from modelyard.artifact import drafted
 from modelyard.errors import ModelyardError
 
 
 def replace_file(path: Path, content: str | bytes, *, error: type[ModelyardError]) -> None:
     """Writes a file in one move, and its folder where it is absent: no reader sees half of it."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(content.encode() if isinstance(content, str) else content)
-        draft.replace(path)
+        with drafted(path) as draft:
+            draft.write_bytes(content.encode() if isinstance(content, str) else content)
     except OSError as exc:
         raise error(f"{path} cannot be written: {exc}") from exc
 
