@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
+from modelyard.wire import varint
+
 #: RFC 7541, appendix A: entry 1 is the first.
 STATIC_TABLE: tuple[tuple[bytes, bytes], ...] = tuple(
     (name, value.replace(b"_", b" "))
@@ -68,15 +70,8 @@ def sized(value: int) -> bytes:
     Args:
         value: 0 or more.
     """
-    if value < 0x7F:
-        return bytes((value,))
-    result = bytearray((0x7F,))
-    value -= 0x7F
-    while value > 0x7F:
-        result.append(value & 0x7F | 0x80)
-        value >>= 7
-    result.append(value)
-    return bytes(result)
+    # Beyond seven bits it goes on as protobuf's numbers do (section 5.1).
+    return bytes((value,)) if value < 0x7F else b"\x7f" + varint(value - 0x7F)
 
 
 def read_integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
