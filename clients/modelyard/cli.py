@@ -11,12 +11,8 @@ import signal
 import sys
 from dataclasses import dataclass
 
-from modelyard.console import quiet_libraries, take_verbose, write_error
-from modelyard.errors import ConfigurationError, MissingDependencyError, ModelyardError
-
-EXIT_ERROR = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
+from modelyard.console import EXIT_ERROR, EXIT_USAGE, quiet_libraries, run_command, take_verbose
+from modelyard.errors import MissingDependencyError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,14 +150,7 @@ def _main(arguments: list[str]) -> int:
     if name not in _COMMANDS:
         sys.stderr.write(f"modelyard: {_unknown(name)}\n")
         return EXIT_USAGE
-    try:
-        return _run(name, rest)
-    except ModelyardError as exc:
-        write_error(name, exc.message)
-        return EXIT_USAGE if isinstance(exc, ConfigurationError) else EXIT_ERROR
-    except KeyboardInterrupt:
-        sys.stderr.write(f"modelyard {name}: interrupted\n")
-        return EXIT_INTERRUPTED
+    return run_command(name, lambda: _run(name, rest))
 
 
 def _run(name: str, argv: list[str]) -> int:

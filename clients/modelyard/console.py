@@ -12,16 +12,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
+from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.lazy import needs_extra
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 #: What TensorFlow's libraries say of themselves and of the machine, before it can be told what to say; whatever else
 #: comes meanwhile passes.
 _BANNER = (
@@ -69,6 +73,18 @@ def make_command(prog: str, description: str, examples: str, *, allow_abbrev: bo
 def write_error(command: str, message: str) -> None:
     """Says on the standard error why a command fails; names in it, and its lines, may be a model's or a server's."""
     sys.stderr.write(f"modelyard {command}: {printable(message, keep=chr(10))}\n")
+
+
+def run_command(command: str, work: Callable[[], int | None], *, stopped: str = "interrupted") -> int:
+    """The exit code of a command's work: 2 for a wrong usage, 1 for another error, 130 after Ctrl-C; says why."""
+    try:
+        return work() or 0
+    except ModelyardError as exc:
+        write_error(command, exc.message)
+        return EXIT_USAGE if isinstance(exc, ConfigurationError) else EXIT_ERROR
+    except KeyboardInterrupt:
+        write_error(command, stopped)
+        return EXIT_INTERRUPTED
 
 
 def take_verbose(arguments: Sequence[str]) -> list[str]:

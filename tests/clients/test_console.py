@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from modelyard.console import write_error
+from modelyard.console import run_command, write_error
+from modelyard.errors import ConfigurationError, TrainingError
 
 #: Stands in for the one that is installed: fast, and able to say anything.
 _TENSORFLOW = """
@@ -164,3 +165,21 @@ def test_a_closed_standard_error_is_no_obstacle(tmp_path: Path) -> None:
 def test_errors_of_commands_hold_no_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     write_error("train", "no task \x1b[31mred\nline two")
     assert capsys.readouterr().err == "modelyard train: no task \\x1b[31mred\nline two\n"
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (ConfigurationError("No file \a."), (2, "modelyard data bench: No file \\x07.\n")),
+        (TrainingError("Not\na step."), (1, "modelyard data bench: Not\na step.\n")),
+        (KeyboardInterrupt(), (130, "modelyard data bench: stopped.\n")),
+    ],
+)
+def test_the_end_of_a_command(
+    raised: BaseException, expected: tuple[int, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work() -> None:
+        raise raised
+
+    assert (run_command("data bench", work, stopped="stopped."), capsys.readouterr().err) == expected
+    assert (run_command("data bench", lambda: 3), run_command("data bench", lambda: None)) == (3, 0)

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelyard.console import make_command, quiet_libraries
+from modelyard.console import make_command, quiet_libraries, run_command
 from modelyard.pipeline._run import RunOptions, RunReport, run_pipeline
-from modelyard.training.cli import add_assignments, add_flags, run_command
+from modelyard.training.cli import add_assignments, add_flags
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
     quiet_libraries()
     arguments = make_parser().parse_args(argv)
     stopped = "stopped. The same command goes on from the last checkpoint."
-    return run_command("modelyard run", lambda: _run(arguments), stopped=stopped)
+    return run_command("run", lambda: _run(arguments), stopped=stopped)
 
 
 def _run(arguments: argparse.Namespace) -> int:

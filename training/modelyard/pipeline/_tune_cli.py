@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modelyard.artifact import check_model_name
-from modelyard.console import make_command, quiet_libraries
+from modelyard.console import make_command, quiet_libraries, run_command
 from modelyard.pipeline._again import naming_the_command
-from modelyard.training.cli import add_assignments, add_flags, note, run_command
+from modelyard.training.cli import add_assignments, add_flags, note
 
 if TYPE_CHECKING:
     from modelyard.training.tune import SearchResult, TuneOptions
@@ -82,7 +82,7 @@ def main(argv: list[str]) -> int:
     arguments = make_parser().parse_args(argv)
     arguments.study_dir = arguments.study_dir or Path("runs") / "tune" / arguments.task.replace(":", ".")
     stopped = f"stopped. The same command goes on with the search in {arguments.study_dir}."
-    return run_command("modelyard tune", lambda: _search(arguments), stopped=stopped)
+    return run_command("tune", lambda: _search(arguments), stopped=stopped)
 
 
 def _search(arguments: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 """The commands ``modelyard train``, ``modelyard evaluate`` and ``modelyard infer``."""
 
 from modelyard.training.cli._cli import main
-from modelyard.training.cli._command import Flag, add_assignments, add_flags, note, run_command
+from modelyard.training.cli._command import Flag, add_assignments, add_flags, note
 from modelyard.training.cli._evaluate_cli import evaluate_main, infer_main
 
 __all__ = [
@@ -12,5 +12,4 @@ __all__ = [
     "infer_main",
     "main",
     "note",
-    "run_command",
 ]

@@ -1,4 +1,4 @@
-"""What the commands of this room have in common: tables of flags, and exit codes."""
+"""What the commands of this room have in common: tables of flags, and what they say."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
-
-from modelyard.errors import ConfigurationError, ModelyardError
 
 #: Name, type, metavar (None for that of argparse) and help; flags without a type are switches.
 Flag = tuple[str, Callable[[str], Any] | None, str | None, str]
@@ -38,15 +36,3 @@ def note(line: str) -> None:
     """Writes a line about the progress of a command."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
-
-
-def run_command(prog: str, work: Callable[[], int | None], *, stopped: str = "interrupted") -> int:
-    """The exit code of a command's work: 2 for a wrong usage, 1 for another error, 130 after Ctrl-C; says why."""
-    try:
-        return work() or 0
-    except ModelyardError as exc:
-        sys.stderr.write(f"{prog}: {exc.message}\n")
-        return 2 if isinstance(exc, ConfigurationError) else 1
-    except KeyboardInterrupt:
-        sys.stderr.write(f"{prog}: {stopped}\n")
-        return 130

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.artifact import DEFAULT_SIGNATURE
-from modelyard.console import make_command, quiet_libraries
+from modelyard.console import make_command, quiet_libraries, run_command
 from modelyard.errors import ConfigurationError, TrainingError
-from modelyard.training.cli._command import Flag, add_assignments, add_flags, run_command
+from modelyard.training.cli._command import Flag, add_assignments, add_flags
 
 _EVALUATE = """\
 examples:
@@ -45,7 +45,7 @@ def evaluate_main(argv: list[str]) -> int:
     add_flags(parser, flags)
     quiet_libraries()
     arguments = parser.parse_args(argv)
-    return run_command(parser.prog, lambda: _evaluate(arguments))
+    return run_command("evaluate", lambda: _evaluate(arguments))
 
 
 def infer_main(argv: list[str]) -> int:
@@ -62,7 +62,7 @@ def infer_main(argv: list[str]) -> int:
     parser.add_argument("--batch-size", type=int, default=500, help="examples in each call (default: %(default)s)")
     quiet_libraries()
     arguments = parser.parse_args(argv)
-    return run_command(parser.prog, lambda: _infer(arguments))
+    return run_command("infer", lambda: _infer(arguments))
 
 
 def _parser(name: str, description: str, examples: str) -> argparse.ArgumentParser:

@@ -12,10 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modelyard.console import make_command, quiet_libraries
+from modelyard.console import make_command, quiet_libraries, run_command
 from modelyard.errors import ConfigurationError
 from modelyard.lazy import needs_extra
-from modelyard.training.cli import add_flags, note, run_command
+from modelyard.training.cli import add_flags, note
 from modelyard.training.data._vocabulary import read_vocabulary
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def main(argv: list[str]) -> int:
     quiet_libraries()
     arguments, rest = make_parser().parse_known_args(argv)
     work = _convert if arguments.command == "convert" else _bench
-    return run_command(f"modelyard data {arguments.command}", lambda: work(arguments, rest))
+    return run_command(f"data {arguments.command}", lambda: work(arguments, rest))
 
 
 def _convert(arguments: argparse.Namespace, rest: list[str]) -> int:
