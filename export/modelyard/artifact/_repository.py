@@ -237,7 +237,7 @@ def publish(
                     f"{model_dir} holds version {MAX_VERSION}, the largest that 64 bits hold; remove or rename it."
                 )
             _write_manifest(staged, make_manifest(number), sign)
-            _flush_tree(staged)
+            flush(*staged.rglob("*"), staged)
             target = model_dir / str(number)
             try:
                 # On POSIX this fails where the target is a directory that is not empty: nothing is overwritten.
@@ -246,7 +246,7 @@ def publish(
                 if exc.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                     continue
                 raise
-            _flush(model_dir)
+            flush(model_dir)
             return ModelVersion(number=number, path=target)
     except OSError as exc:
         raise PublishError(f"Cannot publish {staged} below {model_dir}: {exc}") from exc
@@ -259,14 +259,11 @@ def _write_manifest(staged: Path, manifest: Manifest, sign: Signer | None) -> No
         (staged / SIGNATURE_NAME).write_bytes(sign(content))
 
 
-def _flush_tree(root: Path) -> None:
-    for path in [*root.rglob("*"), root]:
-        _flush(path)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def flush(*paths: Path) -> None:
+    """Waits until files and folders are on the disk, in their order."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from modelyard.artifact import flush
 from modelyard.errors import CheckpointError
 from modelyard.training.checkpoint._mirror import Mirror
 from modelyard.training.loop import Totals
@@ -154,9 +154,9 @@ class Checkpoints:
                 for name, content in beside.items():
                     (staged / name).write_bytes(content)
                 (staged / _STATE).write_text(state.to_json(), "utf-8")
-                _flush(*staged.iterdir(), staged)
+                flush(*staged.iterdir(), staged)
                 staged.rename(target)
-                _flush(self._folder)
+                flush(self._folder)
             finally:
                 if staged.exists():
                     shutil.rmtree(staged)
@@ -288,12 +288,3 @@ def _damaged(path: Path, reason: str) -> CheckpointError:
     others = [other.name for other in list_checkpoints(path.parent) if other != path]
     advice = f"Remove its folder to go on from {others[-1]}." if others else "Remove its folder to start again."
     return CheckpointError(f"The checkpoint {path} is damaged: {reason} {advice}")
-
-
-def _flush(*paths: Path) -> None:
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
