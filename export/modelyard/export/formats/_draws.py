@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from modelyard.export.rewrites import all_nodes
+from modelyard.export.sources import node_name
 
 if TYPE_CHECKING:
     from onnx import GraphProto
@@ -110,11 +111,6 @@ def _is_resource(node: NodeDef) -> bool:
 def _reads(node: NodeDef, names: set[str]) -> bool:
     """Whether a node takes a value from one of some nodes."""
     return any(node_name(each) in names for each in node.input if not each.startswith("^"))
-
-
-def node_name(tensor: str) -> str:
-    """The node that a tensor, or an order, is of."""
-    return tensor.removeprefix("^").partition(":")[0]
 
 
 def forget_seeds(graph: GraphProto) -> None:

@@ -23,8 +23,9 @@ from tensorflow.python.framework.convert_to_constants import (
     _run_inline_graph_optimization,
 )
 
-from modelyard.export.formats._draws import WRITES, node_name, release_draws
+from modelyard.export.formats._draws import WRITES, release_draws
 from modelyard.export.rewrites import Target, all_nodes, kinds_of, rewrite, widen, without_cases
+from modelyard.export.sources import node_name
 from modelyard.export.text import keep_assertions
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         compute_reference,
         score,
     )
-    from modelyard.export.sources._saved_files import SAVED_MODEL_PARTS
+    from modelyard.export.sources._saved_files import SAVED_MODEL_PARTS, node_name
     from modelyard.export.sources._text import check_graphs, check_text
     from modelyard.export.sources._trace import TracedModel, as_spec, graph_signature, trace
 
@@ -60,6 +60,7 @@ __all__ = [
     "load_saved_model",
     "model_path",
     "name_arrays",
+    "node_name",
     "restored",
     "runtime_call",
     "score",
