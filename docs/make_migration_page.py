@@ -61,6 +61,8 @@ Serving's, and clients, [in any language](clients.md#other-languages), need no c
 - **JSON is bounded**: nesting deeper than 100 levels is an error 400, a body over 100 MiB an error 413. So are, where
   Python reads it (inputs that hold strings, images to decode, `--transport=python`), more than 2^20 strings, lists and
   booleans, or 2^24 values.
+- **Bodies over REST may be deflated**, as `aiohttp` sends them (`compress=True`), not gzipped alone. One that cannot
+  be read is refused with the name of a `Content-Encoding` that is neither.
 - **Administration needs credentials**: reloads, loads, unloads and `/v2/config` need a key, token or certificate
   with the scope `admin` (`--access_file`, see [Securing a server](securing.md)), from this machine, too. Upstream
   accepts reloads from every caller that reaches the port: `--insecure_admin=anywhere`; for this machine alone,

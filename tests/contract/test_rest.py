@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,29 @@ def test_gzip_bodies(half_server: RunningServer) -> None:
     assert (status, json.loads(text)) == (200, {"predictions": [3.0]})
     status, text = half_server.post(f"{MODEL}:predict", b"no gzip", {"Content-Encoding": "gzip"})
     assert (status, "The document is empty" in text) == (400, True)
+
+
+def test_deflated_bodies(half_server: RunningServer) -> None:
+    body = zlib.compress(b'{"instances": [2]}')
+    status, text = half_server.post(f"{MODEL}:predict", body, {"Content-Encoding": "deflate"})
+    assert (status, json.loads(text)) == (200, {"predictions": [3.0]})
+    status, text = half_server.post(f"{MODEL}:predict", body[2:], {"Content-Encoding": "deflate"})
+    assert (status, "not in the deflate format that its header names" in text) == (400, True)
+
+
+@pytest.mark.parametrize("verb", ["predict", "classify"])
+def test_an_encoding_that_is_not_known_is_named(half_server: RunningServer, verb: str) -> None:
+    status, text = half_server.post(f"{MODEL}:{verb}", b"\x8b\x08\x80", {"Content-Encoding": "br"})
+    error = json.loads(text)["error"]
+    assert (status, error.startswith("JSON Parse error: Invalid value.")) == (400, True)
+    assert error.endswith("Content-Encoding 'br' is not supported; expected gzip or deflate.")
+    _, text = half_server.post(f"{MODEL}:{verb}", b"hello", {"Content-Encoding": "Identity"})
+    assert "Content-Encoding" not in text
+
+
+def test_json_is_read_whatever_its_encoding_is_called(half_server: RunningServer) -> None:
+    status, text = half_server.post(f"{MODEL}:predict", b'{"instances": [2]}', {"Content-Encoding": "utf-8"})
+    assert (status, json.loads(text)) == (200, {"predictions": [3.0]})
 
 
 BAD: list[tuple[str, Any, int, str]] = [

@@ -1,4 +1,4 @@
-"""gzip and deflate, there and back, and what is refused."""
+"""gzip and deflate, there and back."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import zlib
 
 import pytest
 
-from modelyard.errors import InvalidRequestError, RequestTooLargeError
-from modelyard.serving.handlers.oip._compression import Encoding, compress, decompress, preferred_encoding
+from modelyard.serving.handlers.oip._compression import Encoding, compress, preferred_encoding
+from modelyard.serving.handlers.rest import decompress
 
 BODY = b"tensor " * 1000
 
@@ -23,26 +23,6 @@ def test_round_trip(encoding: Encoding) -> None:
 def test_the_formats_are_those_of_the_standard_library() -> None:
     assert gzip.decompress(compress(BODY, "gzip")) == BODY
     assert zlib.decompress(compress(BODY, "deflate")) == BODY
-    assert decompress(BODY, " Identity ", limit=1) == BODY
-
-
-def test_the_limit_holds_for_what_comes_out() -> None:
-    with pytest.raises(RequestTooLargeError, match="more than 6999 bytes"):
-        decompress(gzip.compress(BODY, mtime=0), "gzip", limit=6999)
-
-
-@pytest.mark.parametrize(
-    ("body", "encoding", "fragment"),
-    [
-        (BODY, "gzip", "not in the gzip format"),
-        (gzip.compress(BODY, mtime=0)[:-1], "gzip", "ends too early"),
-        (BODY, "br", "'br' is not supported; expected gzip or deflate"),
-    ],
-)
-def test_bad_bodies(body: bytes, encoding: str, fragment: str) -> None:
-    with pytest.raises(InvalidRequestError) as caught:
-        decompress(body, encoding, limit=1 << 20)
-    assert fragment in caught.value.message
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ import zlib
 
 import pytest
 
-from modelyard.serving.handlers.rest import inflate
+from modelyard.errors import InvalidRequestError, RequestTooLargeError
+from modelyard.serving.handlers.rest import decompress
+from modelyard.serving.handlers.rest._inflate import inflate
 
 GZIP = zlib.MAX_WBITS | 16
 #: As much compressed as plain, for several turns; and what becomes a thousand times as much.
@@ -37,3 +39,26 @@ def test_a_body_that_ends_too_early_is_not_whole() -> None:
 def test_what_is_in_another_format_is_refused() -> None:
     with pytest.raises(zlib.error):
         inflate(b"plain text", wbits=GZIP, limit=100)
+
+
+def test_a_body_that_is_not_packed() -> None:
+    assert decompress(BODIES[0], " Identity ", limit=1) == BODIES[0]
+
+
+def test_the_limit_holds_for_what_comes_out() -> None:
+    with pytest.raises(RequestTooLargeError, match="more than 6999 bytes"):
+        decompress(gzip.compress(BODIES[0], mtime=0), "gzip", limit=6999)
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "fragment"),
+    [
+        (BODIES[0], "gzip", "not in the gzip format"),
+        (gzip.compress(BODIES[0], mtime=0)[:-1], "gzip", "ends too early"),
+        (BODIES[0], "br", "'br' is not supported; expected gzip or deflate"),
+    ],
+)
+def test_bad_bodies(body: bytes, encoding: str, fragment: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        decompress(body, encoding, limit=1 << 20)
+    assert fragment in caught.value.message

@@ -1,42 +1,22 @@
-"""gzip and deflate of HTTP bodies."""
+"""gzip and deflate of answers."""
 
 from __future__ import annotations
 
 import zlib
 from typing import Literal
 
-from modelyard.errors import InvalidRequestError, RequestTooLargeError
-from modelyard.serving.handlers.rest import inflate
+from modelyard.serving.handlers.rest import WBITS
 
 Encoding = Literal["gzip", "deflate"]
 
-#: HTTP's deflate is zlib's format.
-_WBITS: dict[str, int] = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 #: Tensors compress little, and the caller waits.
 _LEVEL = 1
 #: Shorter answers fit into one packet as they are. The native core has the same number.
 LEAST_BYTES = 1400
 
 
-def decompress(body: bytes, encoding: str, *, limit: int) -> bytes:
-    name = encoding.strip().lower()
-    if name == "identity":
-        return body
-    if name not in _WBITS:
-        raise InvalidRequestError(f"Content-Encoding {encoding!r} is not supported; expected gzip or deflate.")
-    try:
-        data, whole = inflate(body, wbits=_WBITS[name], limit=limit)
-    except zlib.error as exc:
-        raise InvalidRequestError(f"The body is not in the {name} format that its header names: {exc}") from exc
-    if len(data) > limit:
-        raise RequestTooLargeError(f"The decompressed body has more than {limit} bytes; send fewer rows per request.")
-    if not whole:
-        raise InvalidRequestError(f"The {name} body ends too early.")
-    return data
-
-
 def compress(body: bytes, encoding: Encoding) -> bytes:
-    deflater = zlib.compressobj(level=_LEVEL, wbits=_WBITS[encoding])
+    deflater = zlib.compressobj(level=_LEVEL, wbits=WBITS[encoding])
     return deflater.compress(body) + deflater.flush()
 
 

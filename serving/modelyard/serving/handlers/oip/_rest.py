@@ -14,13 +14,12 @@ from urllib.parse import parse_qs, unquote
 from modelyard.errors import InvalidRequestError, ModelyardError, UnsupportedError
 from modelyard.serving.access import Access, Scope
 from modelyard.serving.config import ServerOptions
-from modelyard.serving.handlers.oip._compression import decompress
 from modelyard.serving.handlers.oip._logging import change_log_settings
 from modelyard.serving.handlers.oip._parameters import SIGNATURE_PARAMETER
 from modelyard.serving.handlers.oip._rest_codec import JSON, LENGTH_KEY, answer_of, compressed, read_call
 from modelyard.serving.handlers.oip._service import EXTENSIONS, SERVER_NAME, OipService, document_of
 from modelyard.serving.handlers.oip._types import InferRequest
-from modelyard.serving.handlers.rest import admit, counted, hints_of, objects_size, parse_object, quote
+from modelyard.serving.handlers.rest import admit, counted, decompress, hints_of, objects_size, parse_object, quote
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.prediction import SMALL_BYTES, Charge, Predictor
 from modelyard.serving.transports.http import Answer, HttpLimits, HttpRequest

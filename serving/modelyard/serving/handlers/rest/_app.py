@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
@@ -16,7 +16,7 @@ from modelyard.errors import InvalidRequestError, RequestTooLargeError, Signatur
 from modelyard.serving.access import Access
 from modelyard.serving.config import ServerOptions
 from modelyard.serving.handlers.rest import _examples, _predict
-from modelyard.serving.handlers.rest._inflate import inflate
+from modelyard.serving.handlers.rest._inflate import WBITS, decompress
 from modelyard.serving.handlers.rest._json import objects_size
 from modelyard.serving.handlers.rest._types import (
     JSON,
@@ -45,6 +45,9 @@ _CORS = [
     (b"access-control-allow-methods", b"POST, GET"),
     (b"access-control-allow-headers", b"Content-Type"),
 ]
+
+
+_T = TypeVar("_T")
 
 
 class RestApp:
@@ -131,7 +134,8 @@ class RestApp:
 
     def _infer(self, route: Route, request: HttpRequest) -> str:
         with self._predictor.budget.charge() as charge:
-            body = _examples.parse_examples(self._plain(request, charge), max_depth=self._options.max_json_depth)
+            parse = partial(_examples.parse_examples, max_depth=self._options.max_json_depth)
+            body, _ = self._parsed(request, charge, parse)
             spec = replace(route.spec, signature=body.signature)
             if route.verb == "classify":
                 return _examples.classify_answer(self._predictor.classify(spec, body.examples))
@@ -144,10 +148,9 @@ class RestApp:
 
     async def _predict_within(self, charge: Charge, route: Route, request: HttpRequest) -> str:
         def parse() -> tuple[_predict.PredictBody, int]:
-            data = self._plain(request, charge)
-            return _predict.parse_body(data, max_depth=self._options.max_json_depth), len(data)
+            return self._parsed(request, charge, partial(_predict.parse_body, max_depth=self._options.max_json_depth))
 
-        small = not _is_packed(request) and len(request.body) <= SMALL_BYTES
+        small = _packing(request) is None and len(request.body) <= SMALL_BYTES
         body, size = parse() if small else await self._predictor.offload(parse, request.caller, model=route.spec.name)
         spec = replace(route.spec, signature=body.signature)
 
@@ -176,15 +179,28 @@ class RestApp:
             missing = f'Serving signature name: "{spec.signature_name}" not found in signature def.'
             raise SignatureNotFoundError(f"{missing} {exc.message}") from exc
 
-    def _plain(self, request: HttpRequest, charge: Charge) -> bytes:
-        """The body as JSON, charged with what it becomes."""
-        data = _inflate(request.body, self.limits) if _is_packed(request) else request.body
+    def _parsed(self, request: HttpRequest, charge: Charge, parse: Callable[[bytes], _T]) -> tuple[_T, int]:
+        """The body, and the bytes of its JSON; charged with what it becomes."""
+        packing = _packing(request)
+        data = request.body if packing is None else _unpacked(request.body, packing, self.limits)
         charge.take(objects_size(data) + len(data) - len(request.body))
-        return data
+        try:
+            return parse(data), len(data)
+        except InvalidRequestError as exc:
+            encoding = request.headers.get("content-encoding", "identity")
+            if packing is not None or encoding.lower() == "identity":
+                raise
+            # As upstream, a body of JSON is read whatever the header says of it.
+            raise InvalidRequestError(
+                f"{exc.message} The body was read as it came: Content-Encoding {encoding!r} is not supported; expected "
+                "gzip or deflate."
+            ) from exc
 
 
-def _is_packed(request: HttpRequest) -> bool:
-    return "gzip" in request.headers.get("content-encoding", "")
+def _packing(request: HttpRequest) -> str | None:
+    """What the body is to be unpacked from; as upstream does, anywhere in the header."""
+    encoding = request.headers.get("content-encoding", "").lower()
+    return next((name for name in WBITS if name in encoding), None)
 
 
 def _options(request: HttpRequest) -> Answer:
@@ -193,15 +209,14 @@ def _options(request: HttpRequest) -> Answer:
     return Answer(status=200 if origin.startswith(("http://", "https://")) else 400, body=b"", headers=[JSON])
 
 
-def _inflate(body: bytes, limits: HttpLimits) -> bytes:
-    """Decompresses a gzip body; a bad one counts as empty, as upstream has it."""
+def _unpacked(body: bytes, packing: str, limits: HttpLimits) -> bytes:
     try:
-        data, whole = inflate(body, wbits=zlib.MAX_WBITS | 16, limit=limits.max_body_bytes)
-    except zlib.error:
+        return decompress(body, packing, limit=limits.max_body_bytes)
+    except InvalidRequestError:
+        if packing != "gzip":
+            raise
+        # A bad one counts as empty, as upstream has it.
         return b""
-    if len(data) > limits.max_body_bytes:
-        raise limits.too_large()
-    return data if whole else b""
 
 
 def _message_json(message: Message) -> str:
