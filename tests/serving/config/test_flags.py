@@ -288,9 +288,13 @@ def test_flags_go_before_the_environment(tmp_path: Path) -> None:
         ([BASE, "--model_name=mine"], "mine", "/models/m"),
         ([BASE], "half", "/models/m"),
         (["--model_name=mine"], "mine", "/data/half"),
+        # Given is given, though it is what the program has by default.
+        (["--model_name=default"], "default", "/data/half"),
     ):
         (model,) = parse_flags(flags, environment).models
         assert (model.name, str(model.base_path)) == (name, base_path)
+    (model,) = parse_flags(["--model_name=default"], {"MODEL_BASE_PATH": str(tmp_path)}).models
+    assert (model.name, model.base_path) == ("default", tmp_path / "model")
     # The entry point of upstream's image has a name of its own, the program has another.
     (model,) = parse_flags([BASE], {"MODEL_BASE_PATH": "/data"}).models
     assert (model.name, parse_flags([BASE], {}).models[0].name) == ("model", "default")

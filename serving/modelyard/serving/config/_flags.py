@@ -62,9 +62,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         if flag.effect == "ignored" and getattr(args, flag.name) != flag.default:
             _LOG.warning("--%s has no effect: %s", flag.name, flag.note)
     if args.sagemaker:
-        _sagemaker.apply_sagemaker(
-            args, environment, default_name=str(_default("model_name")), image_base_path=_IMAGE_BASE_PATH
-        )
+        _sagemaker.apply_sagemaker(args, environment, image_base_path=_IMAGE_BASE_PATH)
     _check_combinations(args)
     cpus = available_cpus()
     options = build(ServerOptions, args)
@@ -185,7 +183,7 @@ def _models(
 
 def _repository(args: argparse.Namespace, environment: Mapping[str, str]) -> Location | None:
     others = {name: getattr(args, name) for name in ("model_name", "model_base_path", "model_config_file")}
-    given = {name: value for name, value in others.items() if value != _default(name)}
+    given = {name: value for name, value in others.items() if value}
     if not args.model_repository:
         folder = environment.get("MODEL_BASE_PATH")
         if given or not folder or environment.get("MODEL_NAME"):
@@ -210,20 +208,18 @@ def _single_model(args: argparse.Namespace, environment: Mapping[str, str]) -> t
         # What the entry point of TensorFlow Serving's image makes of them; each flag that follows it wins there too.
         folder = environment.get("MODEL_NAME") or _IMAGE_MODEL_NAME
         base_path = base_path or f"{environment.get('MODEL_BASE_PATH') or _IMAGE_BASE_PATH}/{folder}"
-        name = name if name != _default("model_name") else folder
+        name = folder if name is None else name
     if not base_path:
         raise ConfigurationError(
             "--model_base_path is required: the directory that holds the model's versions. For several models, "
             "--model_repository is the directory that holds theirs, or --model_config_file a file that lists them."
         )
+    if name is None:
+        name = next(str(flag.default) for flag in FLAGS if flag.name == "model_name")
     if not name:
         raise ConfigurationError("--model_name is empty; expected the model's name in requests.")
     check_name(name, "--model_name")
     return (ModelConfig(name=name, base_path=base_location(base_path, what=f"model {name} (--model_base_path)")),)
-
-
-def _default(name: str) -> bool | int | float | str:
-    return next(flag.default for flag in FLAGS if flag.name == name)
 
 
 def _batching(args: argparse.Namespace, cpus: int) -> BatchParameters | None:

@@ -88,7 +88,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_arguments(argv: Sequence[str], environment: Mapping[str, str]) -> argparse.Namespace:
-    """The values of all flags, by name; those of ``--flagfile`` in its place."""
+    """The values of all flags, by name; those of ``--flagfile`` in its place. A ``model_name`` not given is None."""
     parser = _Parser(
         prog="modelyard serve",
         description=_DESCRIPTION,
@@ -101,6 +101,8 @@ def parse_arguments(argv: Sequence[str], environment: Mapping[str, str]) -> argp
         for flag in FLAGS:
             if flag.effect == effect:
                 _add(group, flag)
+    # Another default stands for it in an image, and in SageMaker's container: what is given goes before both.
+    parser.set_defaults(model_name=None)
     if device := environment.get("MODELYARD_DEVICE"):
         parser.set_defaults(device=device)
     args, unknown = parser.parse_known_args(_with_files(argv))

@@ -24,9 +24,7 @@ _SCRIPTS = "code"
 _DEPTH = 3
 
 
-def apply_sagemaker(
-    args: argparse.Namespace, environment: Mapping[str, str], *, default_name: str, image_base_path: str
-) -> None:
+def apply_sagemaker(args: argparse.Namespace, environment: Mapping[str, str], *, image_base_path: str) -> None:
     """Sets REST port, model and base path as SageMaker's contract has them.
 
     SageMaker unpacks the model's archive into ``/opt/ml/model``, passes nothing but environment variables, and calls
@@ -57,7 +55,7 @@ def apply_sagemaker(
             "into the model or the client",
             folder / _SCRIPTS / "inference.py",
         )
-    _find(args, folder, environment, asked=args.model_name if args.model_name != default_name else "")
+    _find(args, folder, environment, asked=args.model_name or "")
 
 
 def _find(args: argparse.Namespace, folder: Path, environment: Mapping[str, str], *, asked: str) -> None:
