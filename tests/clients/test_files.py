@@ -363,6 +363,14 @@ def test_json_has_no_complex_numbers(tmp_path: Path) -> None:
             sink.write("row", RowResult(index=0, outputs={"y": np.array([1j])}, error=None))
 
 
+def test_json_lines_have_null_for_what_is_not_finite(tmp_path: Path) -> None:
+    outputs = {"y": np.array([1, np.nan, np.inf], np.float32), "z": np.float32(-np.inf)}
+    with open_sink(str(tmp_path / "a.jsonl"), resume=False) as sink:
+        sink.write("a", RowResult(index=0, outputs=outputs, error=None))
+    line = json.loads((tmp_path / "a.jsonl").read_text(), parse_constant=pytest.fail)
+    assert line["outputs"] == {"y": [1.0, None, None], "z": None}
+
+
 @pytest.mark.parametrize(("kind", "name"), [("npz", "file"), ("npz", "index"), ("csv", "error"), ("csv", "input")])
 def test_outputs_whose_names_the_form_has_itself(tmp_path: Path, kind: str, name: str) -> None:
     sink = open_sink(str(tmp_path / f"a.{kind}"), resume=False)

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from modelyard.batch import BatchModel, FileOptions, predict_files
+from modelyard.batch._files import writing
 from modelyard.cli import main
 from modelyard.clients import ClientOptions, connect
 from modelyard.errors import ConfigurationError, PredictionError
@@ -110,6 +111,14 @@ def test_a_file_without_rows_becomes_one(
     source.touch()
     options = FileOptions(model=BatchModel(fashion), inputs=[str(source)], output=str(tmp_path / "out"), form=form)
     assert (predict_files(options).written, predict_files(options).kept) == (1, 1)
+
+
+def test_json_lines_have_null_for_what_is_not_finite(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    with writing(path, "jsonl") as write:
+        write({"y": np.array([[1, np.nan], [np.inf, 2]], np.float32)})
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines()]
+    assert rows == [{"y": [1.0, None]}, {"y": [None, 2.0]}]
 
 
 def test_parquet_and_records(fashion: str, parts: Path, images: np.ndarray, labels: list[str], tmp_path: Path) -> None:

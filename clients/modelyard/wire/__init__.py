@@ -16,6 +16,7 @@ from modelyard.wire._generated import (
     traffic_pb2,
 )
 from modelyard.wire._generated._pool import Default as descriptor_pool
+from modelyard.wire._json import json_text
 from modelyard.wire._oip import OIP_CONTENTS, OIP_DATATYPES, OIP_DTYPES, array_to_raw
 from modelyard.wire._services import INFERENCE_SERVICE, MODEL_SERVICE, PREDICTION_SERVICE, Method
 from modelyard.wire._status import (
@@ -78,6 +79,7 @@ __all__ = [
     "has_room",
     "http_status_of",
     "inference_pb2",
+    "json_text",
     "metrics_pb2",
     "object_array",
     "read_records",

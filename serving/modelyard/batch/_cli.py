@@ -104,7 +104,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--format",
         choices=("jsonl", "parquet", "tfrecord"),
-        help="of the answers (default: the input's; of images jsonl)",
+        help="of the answers (default: the input's; of images jsonl); in jsonl NaN and infinity are null",
     )
     parser.add_argument("--signature", default="serving_default", help="which signature (default: %(default)s)")
     parser.add_argument("--outputs", nargs="+", metavar="NAME", help="outputs to write (default: all)")

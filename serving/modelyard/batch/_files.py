@@ -17,7 +17,7 @@ import numpy.typing as npt
 from modelyard.clients.values import IMAGES as IMAGE_SUFFIXES
 from modelyard.clients.values import plain_value
 from modelyard.errors import ConfigurationError, InvalidInputError
-from modelyard.wire import frame_record, read_records, tensorflow_pb2
+from modelyard.wire import frame_record, json_text, read_records, tensorflow_pb2
 
 _T = TypeVar("_T")
 Columns = Mapping[str, Any]
@@ -161,7 +161,7 @@ def writing(path: Path, form: str) -> Iterator[_Write]:
 
 
 def _json_line(row: Mapping[str, object]) -> bytes:
-    return json.dumps({name: plain_value(value) for name, value in row.items()}, ensure_ascii=False).encode() + b"\n"
+    return json_text({name: plain_value(value) for name, value in row.items()}, ensure_ascii=False).encode() + b"\n"
 
 
 def _example(row: Mapping[str, object]) -> bytes:

@@ -126,7 +126,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="deadline of each call (default 60)"
     )
-    parser.add_argument("--output", metavar="FILE", help="csv or jsonl, or a file that ends in .csv, .jsonl or .npz")
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="csv or jsonl, or a file that ends in .csv, .jsonl (NaN and infinity are null) or .npz",
+    )
     parser.add_argument("--outputs", nargs="+", metavar="NAME", help="outputs to write (default: all)")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="rows in a call (default %(default)s)")
     parser.add_argument("--concurrency", type=int, default=4, metavar="N", help="calls at a time (default %(default)s)")

@@ -20,6 +20,7 @@ from modelyard.clients.api import RowResult
 from modelyard.clients.values import plain_value
 from modelyard.console import printable
 from modelyard.errors import ConfigurationError, InvalidRequestError
+from modelyard.wire import json_text
 
 _FORMATS = ("csv", "jsonl", "npz")
 #: How each of our JSON lines begins.
@@ -140,7 +141,7 @@ class Lines(_Text):
 
 
 class JsonLines(_Text):
-    """An object for each row: index, input, and the outputs or the error."""
+    """An object for each row: index, input, and the outputs or the error; NaN and infinity are null."""
 
     def write(self, name: str, result: RowResult) -> None:
         row: dict[str, object] = {"index": result.index, "input": name}
@@ -149,7 +150,7 @@ class JsonLines(_Text):
         else:
             row["outputs"] = {key: plain_value(value) for key, value in result.outputs.items()}
         try:
-            line = json.dumps(row, ensure_ascii=False)
+            line = json_text(row, ensure_ascii=False)
         except TypeError as exc:
             raise InvalidRequestError(f"{name}: JSON has no complex numbers. Use npz.") from exc
         with self._writing():

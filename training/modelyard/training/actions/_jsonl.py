@@ -15,9 +15,9 @@ from modelyard.training.run import (
     RunEnded,
     RunStarted,
     StepsDone,
-    json_text,
     replace_file,
 )
+from modelyard.wire import json_text
 
 
 class JsonlLog:

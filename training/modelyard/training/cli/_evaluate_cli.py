@@ -86,7 +86,8 @@ def _restored(arguments: argparse.Namespace) -> Any:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    from modelyard.training.run import evaluate, json_text
+    from modelyard.training.run import evaluate
+    from modelyard.wire import json_text
 
     result = _restored(arguments)
     size = arguments.eval_batch_size

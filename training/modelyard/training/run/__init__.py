@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from modelyard.lazy import attach
-from modelyard.training.run._files import json_text, replace_file
+from modelyard.training.run._files import replace_file
 from modelyard.training.run._goal import Goal, goal_of
 from modelyard.training.run._identity import RunRecord, read_record
 from modelyard.training.run._interrupt import InterruptGuard
@@ -68,7 +68,6 @@ __all__ = [
     "finite_number",
     "first_line",
     "goal_of",
-    "json_text",
     "make_source",
     "predict",
     "read_record",

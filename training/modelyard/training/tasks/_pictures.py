@@ -7,8 +7,9 @@ from typing import Any
 
 from modelyard.errors import ConfigurationError
 from modelyard.training.plots import save_curves, save_image
-from modelyard.training.run import Event, RunEnded, RunStarted, StepsDone, TrainResult, curve_panels, json_text
+from modelyard.training.run import Event, RunEnded, RunStarted, StepsDone, TrainResult, curve_panels
 from modelyard.training.user import Task
+from modelyard.wire import json_text
 
 
 def draw_run(task: Task, result: TrainResult, folder: Path) -> list[Path]:
