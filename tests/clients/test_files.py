@@ -364,7 +364,7 @@ def test_json_has_no_complex_numbers(tmp_path: Path) -> None:
 
 
 def test_json_lines_have_null_for_what_is_not_finite(tmp_path: Path) -> None:
-    outputs = {"y": np.array([1, np.nan, np.inf], np.float32), "z": np.float32(-np.inf)}
+    outputs = {"y": np.array([1, np.nan, np.inf], np.float32), "z": np.array(-np.inf, np.float32)}
     with open_sink(str(tmp_path / "a.jsonl"), resume=False) as sink:
         sink.write("a", RowResult(index=0, outputs=outputs, error=None))
     line = json.loads((tmp_path / "a.jsonl").read_text(), parse_constant=pytest.fail)
