@@ -8,6 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from modelyard.artifact import TensorSpec
+
+#: By OpenVINO's names.
+OPENVINO_DTYPES = {"boolean": "bool", "f16": "float16", "f32": "float32", "f64": "float64", "string": "string"}
+OPENVINO_DTYPES |= {
+    f"{short}{bits}": f"{long}{bits}" for short, long in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)
+}
 #: Operations that the CPU plugin computes in float32, of integers too.
 _IN_FLOATS = frozenset("Divide FloorMod Mod Power ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum TopK".split())
 #: Operations that give integers as they are.
@@ -88,6 +95,13 @@ def lookup_sizes(model: Any) -> dict[int, int]:
             size = rows[axis].get_length()
             sizes[number] = min(size, sizes.get(number, size))
     return sizes
+
+
+def openvino_spec(name: str, port: Any) -> TensorSpec:
+    """What an input or output of a model holds."""
+    kind, shape = port.get_element_type().get_type_name(), port.get_partial_shape()
+    sizes = None if shape.rank.is_dynamic else tuple(-1 if size.is_dynamic else size.get_length() for size in shape)
+    return TensorSpec(name=name, dtype=OPENVINO_DTYPES.get(kind, kind), shape=sizes)
 
 
 def copy_openvino(tensor: Any) -> npt.NDArray[Any]:

@@ -10,13 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.artifact import Signature, TensorSpec
-from modelyard.artifact.runtimes import copy_openvino, openvino_core, openvino_settings, prepare_openvino
+from modelyard.artifact.runtimes import copy_openvino, openvino_core, openvino_settings, openvino_spec, prepare_openvino
 from modelyard.errors import VerificationError
-
-_DTYPES = {"boolean": "bool", "f16": "float16", "f32": "float32", "f64": "float64", "string": "string"}
-_DTYPES |= {
-    f"{short}{bits}": f"{long}{bits}" for short, long in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)
-}
 
 
 class OpenVino:
@@ -75,10 +70,4 @@ def _spec(port: Any) -> TensorSpec:
     name = port.get_node().get_friendly_name().removesuffix("/sink_port_0")
     if name not in port.get_names():
         raise VerificationError(f"OpenVINO gives {name!r} the names {sorted(port.get_names())}.")
-    kind = port.get_element_type().get_type_name()
-    shape = port.get_partial_shape()
-    return TensorSpec(
-        name=name,
-        dtype=_DTYPES.get(kind, kind),
-        shape=None if shape.rank.is_dynamic else tuple(-1 if size.is_dynamic else size.get_length() for size in shape),
-    )
+    return openvino_spec(name, port)

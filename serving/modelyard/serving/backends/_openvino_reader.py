@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelyard.artifact import DEFAULT_SIGNATURE, Signature, TensorSpec
-from modelyard.artifact.runtimes import prepare_openvino
+from modelyard.artifact.runtimes import OPENVINO_DTYPES, openvino_spec, prepare_openvino
 from modelyard.errors import LoadError
 from modelyard.serving.backends._openvino_conversions import BITS, add_conversions
 from modelyard.serving.backends._saved_model import (
@@ -28,20 +28,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("modelyard.serving")
 
-_DTYPES = {
-    "boolean": "bool",
-    "f16": "float16",
-    "f32": "float32",
-    "i8": "int8",
-    "i16": "int16",
-    "i32": "int32",
-    "i64": "int64",
-    "string": "string",
-    "u8": "uint8",
-    "u16": "uint16",
-    "u32": "uint32",
-    "u64": "uint64",
-}
+_EXACT = frozenset(OPENVINO_DTYPES.values()) - {"float64"}
 _VARIABLES = "variables"
 #: The tag that OpenVINO looks for.
 _TAG = "serve"
@@ -240,15 +227,9 @@ def short_reason(exc: Exception) -> str:
 
 def _spec(name: str, port: openvino.Output) -> TensorSpec:
     kind = port.get_element_type().get_type_name()
-    if kind not in _DTYPES:
-        raise LoadError(
-            f"{name!r} has the dtype {kind}; OpenVINO computes {', '.join(sorted(_DTYPES.values()))} exactly"
-        )
-    shape = port.get_partial_shape()
-    if shape.rank.is_dynamic:
-        return TensorSpec(name=name, dtype=_DTYPES[kind], shape=None)
-    sizes = (dimension.get_length() if dimension.is_static else -1 for dimension in shape)
-    return TensorSpec(name=name, dtype=_DTYPES[kind], shape=tuple(sizes))
+    if OPENVINO_DTYPES.get(kind) not in _EXACT:
+        raise LoadError(f"{name!r} has the dtype {kind}; OpenVINO computes {', '.join(sorted(_EXACT))} exactly")
+    return openvino_spec(name, port)
 
 
 def _check(model: openvino.Model, signature: Signature) -> None:
@@ -270,5 +251,5 @@ def _check_specs(signature: Signature) -> None:
         if spec.shape is None:
             raise LoadError(f"its input {spec.name!r} has no fixed number of dimensions")
     for spec in (*signature.inputs, *signature.outputs):
-        if spec.dtype not in _DTYPES.values():
+        if spec.dtype not in _EXACT:
             raise LoadError(f"{spec.name!r} is {spec.dtype}, which OpenVINO does not compute exactly")
