@@ -2,5 +2,6 @@
 
 from modelyard.serving.machine._cpus import available_cpus
 from modelyard.serving.machine._memory import free_bytes, memory_limit, resident_bytes
+from modelyard.serving.machine._threads import startable_threads, thread_limits
 
-__all__ = ["available_cpus", "free_bytes", "memory_limit", "resident_bytes"]
+__all__ = ["available_cpus", "free_bytes", "memory_limit", "resident_bytes", "startable_threads", "thread_limits"]

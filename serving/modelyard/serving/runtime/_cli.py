@@ -9,13 +9,16 @@ import resource
 import sys
 
 from modelyard.console import quiet_libraries, take_verbose, write_error
-from modelyard.errors import ConfigurationError, ModelyardError
+from modelyard.errors import ConfigurationError, ModelyardError, ServerError
 from modelyard.serving.config import parse_flags
-from modelyard.serving.machine import available_cpus
+from modelyard.serving.machine import available_cpus, startable_threads, thread_limits
 from modelyard.serving.runtime._autotune import autotune
 from modelyard.serving.runtime._process import run
 from modelyard.serving.servables import limit_heaps
 from modelyard.serving.telemetry import configure_logging
+
+#: What a server has with one model and no requests, beside two for each CPU.
+_THREADS = 10
 
 
 def main(argv: list[str]) -> int:
@@ -42,11 +45,23 @@ def main(argv: list[str]) -> int:
         if options.autotune_file:
             autotune(options)
             return 0
+        _check_threads(_THREADS + 2 * available_cpus())
         run(options)
     except ModelyardError as exc:
         write_error("serve", exc.message)
         return 1
     return 0
+
+
+def _check_threads(needed: int) -> None:
+    """Refuses to start with fewer: libraries that cannot start a thread end the process, or wait for it for ever."""
+    possible = startable_threads(needed)
+    if possible < needed:
+        limits = "; ".join(thread_limits()) or "no limit of this process is known"
+        raise ServerError(
+            f"{possible} more threads can be started, and a server needs {needed}: {limits}. Raise it, such as by "
+            "docker run --pids-limit, podPidsLimit of a kubelet, or ulimit -u."
+        )
 
 
 def _open_standard_streams() -> None:
