@@ -25,6 +25,7 @@ from modelyard.serving import (
     VersionState,
     WatchOptions,
 )
+from modelyard.serving.backends import NoRoomError
 from modelyard.serving.repository import ModelWatcher
 from tests.support.models import publish_affine
 from tests.support.waiting import until
@@ -100,6 +101,14 @@ def test_files_that_vanish_while_they_are_read_are_said_and_read_again(
     watcher.stop()
     assert "1 could not be read: [Errno 2] No such file or directory: 'graph.onnx'" in caplog.text
     assert "unexpectedly" not in caplog.text
+
+
+def test_a_version_without_room_is_tried_again(config: ModelConfig) -> None:
+    loader = Failing(NoRoomError("1 has 1,000 bytes and 999 bytes of memory are left."), failures=2)
+    watcher = watched(config, loader, retries=2)
+    until(watcher.is_ready, TIMEOUT_S)
+    assert (loader.calls, watcher.failure()) == (3, "")
+    watcher.stop()
 
 
 def test_after_the_last_try_the_version_ends(config: ModelConfig, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,7 +3,7 @@
 from modelyard.serving.backends._adapted import adapt
 from modelyard.serving.backends._base import Arrays, Backend
 from modelyard.serving.backends._devices import CPU, device_runtime, read_device
-from modelyard.serving.backends._files import check_room
+from modelyard.serving.backends._files import NoRoomError, check_room
 from modelyard.serving.backends._litert import LitertBackend
 from modelyard.serving.backends._onnxruntime import OnnxRuntimeBackend
 from modelyard.serving.backends._openvino import OpenVinoBackend
@@ -29,6 +29,7 @@ __all__ = [
     "Backend",
     "CPU",
     "LitertBackend",
+    "NoRoomError",
     "OnnxRuntimeBackend",
     "OpenVinoBackend",
     "RUNTIMES",

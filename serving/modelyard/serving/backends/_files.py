@@ -9,6 +9,10 @@ from modelyard.errors import ArtifactError, LoadError
 from modelyard.serving.machine import free_bytes
 
 
+class NoRoomError(LoadError):
+    """There is no memory for a model now; another that is unloaded may leave some."""
+
+
 def check_room(path: Path, *, times: int) -> None:
     """Refuses a file, or a folder of files, that is held so many times while it is loaded, where there is no memory.
 
@@ -16,7 +20,7 @@ def check_room(path: Path, *, times: int) -> None:
 
     Raises:
         ArtifactError: It cannot be looked at.
-        LoadError: There is no memory for it.
+        NoRoomError: There is no memory for it.
     """
     try:
         size = sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else (path,)))
@@ -25,7 +29,7 @@ def check_room(path: Path, *, times: int) -> None:
     free = free_bytes()
     if times * size > free:
         held = f", is held {times} times while it is loaded," if times > 1 else ""
-        raise LoadError(
+        raise NoRoomError(
             f"{path} has {size:,} bytes{held} and {free:,} bytes of memory are left. Serve it where there is more."
         )
 

@@ -120,8 +120,9 @@ class WatchOptions:
 
     Attributes:
         poll_wait_s: Seconds between two polls; 0 polls once, a negative number never.
-        max_load_retries: How often a load that failed for an unexpected reason, or a copy from an object store that is
-            damaged, is tried again. Damaged or unsuitable files are not: they are tried again when they change.
+        max_load_retries: How often a load that failed for an unexpected reason or found no memory, or a copy from an
+            object store that is damaged, is tried again. Damaged or unsuitable files are not: they are tried again
+            when they change.
         retry_interval_s: Seconds between two tries.
         load_slots: How many versions may load at the same time, over all models.
         explicit: Models are loaded and unloaded on request only.

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from modelyard.artifact import LABELS_NAME, AnyVersion, Location, read_labels
 from modelyard.errors import ArtifactError, IntegrityError, InternalError, LoadError, ManifestError, ModelyardError
+from modelyard.serving.backends import NoRoomError
 from modelyard.serving.config import Complaints, ModelConfig, WatchOptions, describe_base_path
 from modelyard.serving.repository._table import VersionTable
 from modelyard.serving.repository._versions import Version, VersionFinder, VersionState, file_stamp, surplus
@@ -360,8 +361,8 @@ class ModelWatcher(VersionTable):
             with self._options.load_slots:
                 return self._load(config, item.number, path)
         except ModelyardError as exc:
-            # What was damaged on its way, or found no room here, may be whole in the store.
-            error, again = exc, not copied and isinstance(exc, (IntegrityError, LoadError))
+            # What was damaged on its way, or found no disk, may be whole in the store; memory may be left later.
+            error, again = exc, isinstance(exc, NoRoomError if copied else (IntegrityError, LoadError))
         except OSError as exc:
             error, again = ArtifactError(f"{item.path} could not be read: {exc}"), False
         except MemoryError:
