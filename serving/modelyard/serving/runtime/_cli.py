@@ -17,7 +17,7 @@ from modelyard.serving.runtime._process import run
 from modelyard.serving.servables import limit_heaps
 from modelyard.serving.telemetry import configure_logging
 
-#: What a server has with one model and no requests, beside two for each CPU.
+#: What a server on the native core has with one model and no requests, beside two for each CPU.
 _THREADS = 10
 
 
@@ -45,7 +45,8 @@ def main(argv: list[str]) -> int:
         if options.autotune_file:
             autotune(options)
             return 0
-        _check_threads(_THREADS + 2 * available_cpus())
+        if options.transport == "native":
+            _check_threads(_THREADS + 2 * available_cpus())
         run(options)
     except ModelyardError as exc:
         write_error("serve", exc.message)
