@@ -158,6 +158,10 @@ def _run(name: str, argv: list[str]) -> int:
     if name in _TAKE_TASKS:
         # At the end: a file that lies here by chance must not stand in for a package.
         sys.path.append(os.getcwd())
+    if name == "serve":
+        # Before numpy is imported: it starts a thread for each of the machine's CPUs then, whatever the container may
+        # use of them. All spin for 0.1 s and have a stack; nothing that a server does needs them.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         result: int = getattr(importlib.import_module(command.module), command.function)(argv)
         return result

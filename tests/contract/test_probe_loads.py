@@ -78,6 +78,19 @@ def test_no_probe_outlives_its_server(tmp_path: Path) -> None:
         child.wait(timeout=10)
 
 
+def test_a_probe_has_no_threads_of_numpy(tmp_path: Path) -> None:
+    """Each has a stack, which counts against --probe_memory_mb, and spins at its start: on 64 CPUs that is 3 GB."""
+    publish_slow(tmp_path / "m", loops=10_000_000, tried=True)
+    flags = ["--probe_loads"]
+    with serve(tmp_path / "m", model="m", log_dir=tmp_path, flags=flags, wait=False) as server:
+        process = psutil.Process(server.process.pid)
+
+        def limited() -> bool:
+            return any(child.environ().get("OPENBLAS_NUM_THREADS") == "1" for child in process.children())
+
+        server.wait_until(limited, 30, "probing with one thread")
+
+
 def test_a_probe_that_fails_unexpectedly_says_why() -> None:
     # As its server does, its input stays open.
     command = [sys.executable, "-m", "modelyard.serving.runtime._probed", "{}"]

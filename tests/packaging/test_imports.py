@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 import functools
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
 
 from tests.packaging.conftest import ROOT, library_files, room_of
 
@@ -178,9 +182,9 @@ def test_locust_is_imported_by_locusts_own_process_only() -> None:
     assert found == []
 
 
-def _python(script: str, *arguments: str) -> str:
+def _python(script: str, *arguments: str, env: Mapping[str, str] | None = None) -> str:
     command = [sys.executable, "-c", script, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -203,6 +207,25 @@ def test_importing_does_nothing_else() -> None:
         "    assert threading.active_count() == 1, f'{name}: threads'\n"
     )
     assert _python(script, *FREE_OF_TENSORFLOW) == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_a_server_has_no_threads_of_numpy() -> None:
+    """On its import OpenBLAS starts one for each CPU of the machine, and all spin: of a container's quota."""
+    script = (
+        "import os, modelyard.cli\n"
+        "try:\n"
+        "    modelyard.cli.main(['serve', '--help'])\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "import sys; assert 'numpy' in sys.modules\n"
+        "print('\\n', os.environ['OPENBLAS_NUM_THREADS'], len(os.listdir('/proc/self/task')))"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    assert _python(script, env=environment).splitlines()[-1].split() == ["1", "1"]
+    # Whoever says otherwise has a reason.
+    asked = _python(script, env={**environment, "OPENBLAS_NUM_THREADS": "2"})
+    assert asked.splitlines()[-1].split()[0] == "2"
 
 
 def test_the_client_imports_neither_transport() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -39,10 +40,14 @@ def probe_version(
         "experiment": experiment,
     }  # fmt: skip
     command = [sys.executable, "-m", "modelyard.serving.runtime._probed", json.dumps(job)]
+    # As in ``modelyard serve``: numpy's threads would take of the server's CPU time, and of the probe's memory.
+    environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ}
     with (
         scratch_file() as said,
         # It ends when its input does, as when this process is killed.
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said) as process,
+        subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said
+        ) as process,
     ):
         try:
             code = process.wait(options.probe_timeout_s)
